@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,36 +10,25 @@ import torch
 
 from fib_tests.scripted import attempt_of
 from flashinfer_bench.bench import calls
-from flashinfer_bench.bench.calls import Deadline, Variations, take_calls
+from flashinfer_bench.bench.calls import Deadline, take_calls
 from flashinfer_bench.bench.stopping import StoppingRule, TimingPlan
-from flashinfer_bench.tensors.vary import Freedom
-
-ROTATES = (Freedom("rotate", 64, 128, True),)
 
 
 class _Course:
     """Calls of a fake candidate by a plan, and what was asked meanwhile."""
 
     def __init__(self, executor: Any, problems: Any, session: Any, source: str) -> None:
-        self._attempt = attempt_of(
-            session(), executor, problems, source, [[torch.rand(300)]], ROTATES
-        )
+        self._attempt = attempt_of(session(), executor, problems, source, [[torch.rand(300)]])
         self.asked: list[int | None] = []
-        self.batches: list[tuple[int, int]] = []
+        self.batches: list[tuple[int, int, bool]] = []
 
-    def take(self, plan: TimingPlan) -> Any:
-        variations = Variations(self._attempt.baseline, random.Random(0))
-
-        def variation_of(place: int | None) -> Any:
+    def take(self, plan: TimingPlan, visit: Any = lambda place: False) -> Any:
+        def shoot(place: int | None) -> Any:
             self.asked.append(place)
-            return variations.draw()
+            return self._attempt.shoot(0)
 
-        return take_calls(
-            self._attempt,
-            plan,
-            variation_of,
-            begin=lambda first, count, closing: self.batches.append((first, count)),
-        )
+        begin = lambda *batch: self.batches.append(batch)  # noqa: E731
+        return take_calls(self._attempt, plan, shoot, visit=visit, begin=begin)
 
 
 @pytest.fixture
@@ -70,9 +58,23 @@ class TestBatches:
         assert 30 <= len(taken.calls) < 1000
         assert made.asked[:2] == [None, None]
         assert [place for place in made.asked if place is not None] == list(range(len(taken.calls)))
-        assert made.batches[0] == (0, 10)
-        ends = [first + count for first, count in made.batches]
-        assert ends[:-1] == [first for first, _ in made.batches[1:]]  # without gaps
+        assert made.batches[0] == (0, 10, False)
+        ends = [first + count for first, count, _ in made.batches]
+        assert ends[:-1] == [first for first, *_ in made.batches[1:]]  # without gaps
+
+    def test_calls_that_do_not_count_follow_what_disturbs(self, course: Any) -> None:
+        made, visited = course(), []
+
+        def visit(place: int) -> bool:
+            visited.append(place)
+            return place in (3, 9)
+
+        plan = adaptive(min_samples=10, max_samples=20)
+        taken = made.take(plan, visit)
+        assert visited == list(range(len(taken.calls)))
+        settled = [place for place, asked in enumerate(made.asked) if asked is None]
+        assert made.asked[2:9] == [0, 1, 2, 3, None, None, 4]
+        assert settled == [0, 1, 6, 7, *range(14, 14 + len(settled) - 4)]
 
     def test_a_noisy_one_ends_at_the_limit(self, course: Any) -> None:
         taken = course("SAMPLES = [1.0, 9.0, 2.0, 30.0, 4.0, 0.5, 7.0]").take(adaptive())
@@ -84,7 +86,7 @@ class TestBatches:
         taken = made.take(adaptive(warmup=0, max_seconds=0.12))
         assert taken.ending == "max_seconds"
         # One more call follows, which may be looked at.
-        assert made.batches == [(0, 10), (len(taken.calls) - 1, 1)]
+        assert made.batches == [(0, 10, False), (len(taken.calls) - 1, 1, True)]
         assert 2 <= len(taken.calls) < 10
 
 

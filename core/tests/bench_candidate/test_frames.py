@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import tempfile
 import threading
-import time
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import (
     HEADER,
     MAGIC,
+    FrameKind,
     FrameStream,
     PeerClosed,
     TruncatedFrame,
@@ -70,44 +72,46 @@ class TestRefused:
             assert data.startswith(frame(b"C", payload))
 
 
-class TestHeardAt:
-    """When a message was there, which is before it has been read."""
+class TestDescriptors:
+    """Open files between frames."""
 
-    @pytest.mark.parametrize("spins_s", [0.0, 30.0])
-    def test_one_that_comes_while_this_process_is_kept_from_running(self, sockets, spins_s):
-        """Kept after it has read the clock, and before it looks: it must not seem there before."""
-        left, right = sockets
-        stream, sent = FrameStream(right), []
+    @given(st.lists(st.binary(max_size=50) | st.lists(st.integers(0, 3), min_size=1, max_size=5)))
+    def test_come_as_they_were_sent_and_disturb_no_frame(self, parts):
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile()).fileno() for _ in range(4)]
+            ends = map(stack.enter_context, socket.socketpair())
+            ours, theirs = map(FrameStream, ends)
+            for part in parts:
+                if isinstance(part, bytes):
+                    ours.send(FrameKind.CONTROL, part, Deadline(SOON))
+                else:
+                    ours.send_descriptors([files[number] for number in part], Deadline(SOON))
+            for part in parts:
+                if isinstance(part, bytes):
+                    assert theirs.receive(limit=LIMIT, deadline=Deadline(SOON)) == part
+                    continue
+                found = theirs.receive_descriptors(len(part), Deadline(SOON))
+                for number, descriptor in zip(part, found, strict=True):
+                    assert os.path.sameopenfile(descriptor, files[number])
+                    assert not os.get_inheritable(descriptor)
+                    os.close(descriptor)
 
-        def clock():
-            now = time.perf_counter()
-            if not sent:
-                time.sleep(0.02)
-                sent.append(time.perf_counter())
-                left.sendall(frame(b"C", b"x"))
-            return now
+    @pytest.mark.parametrize(("sent", "due"), [(1, 2), (3, 2), (40, 2), (2, 40), (0, 1)])
+    def test_another_number_than_is_due(self, sockets, pipe, descriptors, sent, due):
+        before, (ours, theirs) = descriptors(), map(FrameStream, sockets)
+        if sent:
+            ours.send_descriptors([pipe[0]] * sent, Deadline(SOON))
+        else:
+            ours.send(FrameKind.CONTROL, b"x", Deadline(SOON))
+        with pytest.raises(ProtocolError, match=f"came where {due} are due"):
+            theirs.receive_descriptors(due, Deadline(SOON))
+        assert descriptors() == before
 
-        stream._clock, stream.spins_until = clock, time.perf_counter() + spins_s
-        assert stream.receive(limit=LIMIT, deadline=Deadline(5)) == b"x"
-        assert sent[0] <= stream.heard_at
-
-    @pytest.mark.parametrize("chunk", [1, 1000, 100_000])
-    def test_what_comes_as_fast_as_it_is_read_is_not_there_before(self, sockets, chunk):
-        """Else a flood of spaces would stop the clock at its beginning."""
-        left, right = sockets
-        data, sent = frame(b"C", b" " * (3000 if chunk == 1 else 4_000_000)), []
-
-        def send():
-            for begin in range(0, len(data), chunk):
-                sent.append(time.perf_counter())
-                left.sendall(data[begin : begin + chunk])
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        stream = FrameStream(right)
-        stream.receive(limit=2**22, deadline=Deadline(30))
-        thread.join()
-        assert sent[-1] <= stream.heard_at
+    def test_nothing_comes(self, sockets):
+        with pytest.raises(TimeoutError):
+            FrameStream(sockets[0]).receive_descriptors(1, Deadline(0.02))
+        with fed(b"") as stream, pytest.raises(PeerClosed):
+            stream.receive_descriptors(1, Deadline(SOON))
 
 
 class TestDeadlines:

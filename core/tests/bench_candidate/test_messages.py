@@ -31,12 +31,7 @@ FIRED = {
     "values": [{**TENSOR, "omitted": True}, {"type": "IntValue", "value": 3}],
     "places": [PLACE, None],
 }
-INSPECTED = {"type": "Inspected", "token": 1, "changed": [0, 2]}
-CHANGED = {"type": "Changed", "token": 1}
-ENQUEUED = {"type": "Enqueued", "token": 1}
-FINISHED = {"type": "Finished", "token": 1}
-STEPS = [CHANGED, ENQUEUED, FINISHED, FIRED]
-CONTENTS = [OUTPUTS, FAILED, LOADED, COMPILED, CONFINED, *STEPS, INSPECTED]
+CONTENTS = [OUTPUTS, FAILED, LOADED, COMPILED, CONFINED, FIRED]
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -89,8 +84,6 @@ class TestRefused:
             (FIRED, "values", [TENSOR] * (wire.MAX_VALUES + 1)),
             (FIRED, "notes", ["x"] * (wire.MAX_NOTES + 1)),
             (FIRED, "sample_ms", None),  # as JSON has what is not finite
-            (INSPECTED, "changed", [0] * (wire.MAX_VALUES + 1)),
-            (INSPECTED, "changed", [-1]),
             (CONFINED, "applied", ["x"] * 65),
         ],
     )

@@ -94,12 +94,6 @@ class TestHang:
         assert not group_exists(candidate.pid)
         assert healthy()
 
-    def test_while_timing(self, bench):
-        candidate = bench.load(body("import time; time.sleep(100); return x"))
-        with pytest.raises(CandidateTimeout) as caught:
-            bench.time(candidate, timeout_s=SHORT)
-        assert caught.value.stage == "time"
-
     def test_one_that_reads_nothing_while_inputs_are_sent(self, bench):
         """A thread of the solution keeps the interpreter's lock; the judge must not wait for it."""
         code = """

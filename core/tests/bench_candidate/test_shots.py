@@ -1,340 +1,644 @@
-"""Staged, fired and collected calls of real processes: each sees exactly what was drawn for it."""
+"""Timed calls of real processes: each sees what the judge wrote; nothing it tells is believed."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import textwrap
+import time
+from itertools import accumulate
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from flashinfer_bench.bench import memory
 from flashinfer_bench.bench.executors.base import (
+    Attachment,
     CandidateCrashed,
     CandidateFailed,
+    CandidateMisbehaved,
+    CandidateTimeout,
+    Release,
 )
 from flashinfer_bench.bench.executors.frozen import why_not
-from flashinfer_bench.data import RandomInput, Workload
-from flashinfer_bench.tensors import allocate_outputs, tensor_to_bytes
-from flashinfer_bench.tensors.vary import Variation, draw_variation, freedoms, varied
+from flashinfer_bench.tensors import allocate_outputs, dtype_name, poison, tensor_to_bytes
+
+stops = pytest.mark.skipif(why_not() is not None, reason=f"here {why_not()}")
 
 N = 3000
 ADD = "def run(x, y):\n    return x + y\n"
 ADD_INTO = "def run(x, y, z):\n    z.copy_(x + y)\n"
-INPUTS = [torch.randn(N), torch.randn(N)]
+ZEROS, ONES = torch.zeros(N), torch.ones(N)
 
 
-def same_bits(left, right):
-    if not isinstance(left, torch.Tensor):
-        return left == right
-    if (left.dtype, left.shape) != (right.dtype, right.shape):
-        return False
-    return bytes(tensor_to_bytes(left)[2]) == bytes(tensor_to_bytes(right)[2])
+def run(line: str) -> str:
+    return f"import ctypes, os, time, torch\ndef run(x, y):\n    {line}\n"
 
 
-def body(text: str, arguments: str = "x, y") -> str:
-    return f"def run({arguments}):\n" + textwrap.indent(textwrap.dedent(text), "    ")
+def any_bits() -> torch.Tensor:
+    """Return floats of any bits: infinite, subnormal, and what is no number, too."""
+    return torch.randint(-(2**31), 2**31, (N,), dtype=torch.int32).view(torch.float32)
+
+
+def bits(value):
+    return (value.dtype, value.shape, bytes(tensor_to_bytes(value)[2]))
+
+
+def is_tensor(value) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def same(left, right) -> bool:
+    if is_tensor(left):
+        return bits(left) == bits(right)
+    return type(left) is type(right) and left == right
+
+
+class Turn(Release):
+    """Writes the inputs of a slot, poisons its outputs, and keeps what is there at the answer."""
+
+    def __init__(self, views, values, stopped, hooks):
+        self.views, self.values = views, values
+        self.stopped, self.hooks = stopped, hooks
+
+    def fill(self):
+        tensors = list(filter(is_tensor, self.values))
+        for view, value in zip(self.views, tensors, strict=False):
+            view.copy_(value)
+        self.outputs = self.views[len(tensors) :]
+        for output in self.outputs:
+            poison(output)
+        self.hooks.get("fill", int)()
+
+    def before(self):
+        self.hooks.get("before", int)()
+
+    def last(self):
+        self.hooks.get("last", int)()
+
+    def after(self):
+        self.hooks.get("after", int)()
+
+    def answered(self, addresses):
+        self.addresses = list(addresses)
+        self.at_answer = [output.clone() for output in self.outputs]
+        self.hooks.get("answered", int)()
 
 
 class Range:
-    """One candidate with one input set, and the judge's view of it."""
+    """A candidate that has mapped two slots, and the judge's side of them."""
 
-    def __init__(self, candidate, definition, inputs, *, random_inputs=True):
-        self.candidate, self.inputs = candidate, inputs
-        source = RandomInput() if random_inputs else None
-        given = {name: source for name in definition.inputs if source is not None}
-        workload = Workload.model_construct(axes={"n": N}, inputs=given, uuid="w")
-        self.free = freedoms(definition, workload, inputs)
-        candidate.put_inputs(0, inputs, {"n": N}, ways=[f.way for f in self.free], timeout_s=30)
-        self.rng = random.Random(7)
+    def __init__(self, candidate, definition, inputs):
+        self.candidate, self.definition, self.inputs = candidate, definition, inputs
+        self.attach()
 
-    def draw(self) -> Variation:
-        return draw_variation(self.free, self.inputs, 0, self.rng)
+    def attach(self, **changes):
+        tensors = [*filter(is_tensor, self.inputs), *allocate_outputs(self.definition, {"n": N})]
+        kinds = [(one.shape, dtype_name(one.dtype)) for one in tensors]
+        ends = list(accumulate((memory.size_of(*kind) for kind in kinds * 2), initial=0))
+        self.room, page, half = memory.Memory(ends[-1]), memory.page(), len(kinds)
+        at = zip(ends, kinds * 2, strict=False)
+        views = [memory.tensor_at(self.room.tensor, start, *kind) for start, kind in at]
+        self.sets, starts = (views[:half], views[half:]), (ends[:half], ends[half:-1])
+        told = {"page": page, "memory": self.room, "inputs": self.inputs, "places": starts}
+        attachment = Attachment(**{**told, "axes": {"n": N}, **changes})
+        self.candidate.attach(attachment, timeout_s=30)
 
-    def seen(self, variation):
-        return varied(self.free, self.inputs, variation)
+    def fire(self, slot=0, values=None, *, stopped=False, timeout_s=30.0, hooks=(), **how):
+        """Make a call on new values, unless some are given."""
+        values = values or [any_bits() if one is ZEROS else one for one in self.inputs]
+        self.turn = Turn(self.sets[slot], values, stopped, dict(hooks))
+        return self.candidate.fire(slot, timer="cpu", timeout_s=timeout_s, release=self.turn, **how)
 
-    def stage(self, variation):
-        return self.candidate.stage(variation, timeout_s=30)
+    def collect(self):
+        return self.candidate.collect(timeout_s=30)
 
-    def fire(self, variation, timeout_s=30.0):
-        return self.candidate.fire(variation, timer="cpu", timeout_s=timeout_s)
-
-    def shoot(self):
+    def shoot(self, *call, **how):
         """Return what one call saw, and what it returned."""
-        variation = self.draw()
-        self.stage(variation)
-        self.fire(variation)
-        return self.seen(variation), self.candidate.collect(timeout_s=30)
+        self.fire(*call, **how)
+        return self.turn.values, self.collect()
 
-    def changed(self):
-        return self.candidate.changed_inputs(timeout_s=30)
+    def works(self, slot=0):
+        """Whether a call gives the sum of its inputs."""
+        (x, y), (got,) = self.shoot(slot)
+        return same(got, x + y)
+
+    def fire_put(self, values, **how):
+        """Make a call on inputs that are put."""
+        self.candidate.put_inputs(0, values, {"n": N}, timeout_s=30)
+        return self.candidate.fire(0, timer="cpu", timeout_s=30, **how)
 
 
 @pytest.fixture
 def range_of(bench, definition_of, solution_of):
-    def start(code, *, dps=False, inputs=INPUTS, random_inputs=True, **definition):
+    def start(code, *, dps=False, values=(ZEROS, ZEROS), **definition):
         candidate, made = bench.spawn(), definition_of(**definition)
         candidate.load(made, solution_of(code, dps=dps), timeout_s=30)
-        return Range(candidate, made, inputs, random_inputs=random_inputs)
+        return Range(candidate, made, list(values))
 
     return start
 
 
 class TestRoundTrip:
+    @pytest.mark.parametrize("stopped", [False, True])
     @pytest.mark.parametrize(("code", "dps"), [(ADD, False), (ADD_INTO, True)])
-    def test_the_outputs_are_those_of_what_was_drawn(self, range_of, code, dps):
+    def test_each_call_is_made_on_what_was_written_for_it(self, range_of, code, dps, stopped):
         place = range_of(code, dps=dps)
-        for _ in range(5):
-            (x, y), (got,) = place.shoot()
-            assert same_bits(got, x + y)
+        for slot in (0, 1, 1, 0, 1):
+            (x, y), (got,) = place.shoot(slot, stopped=stopped)
+            assert same(got, x + y)
+            assert not dps or same(place.turn.at_answer[0], x + y)
 
-    def test_what_the_call_sees_is_bit_for_bit_what_the_judge_computes(self, range_of):
-        place = range_of("def run(x, y):\n    return x.clone(), y.clone()\n")
-        for _ in range(5):
-            seen, got = place.shoot()
-            assert all(same_bits(*pair) for pair in zip(got, seen, strict=True))
+    def test_inputs_of_any_kind_come_bit_for_bit(self, range_of):
+        values = [ZEROS, torch.randperm(N), torch.rand(N) > 0.5, torch.rand(N, 0).half(), 2.5]
+        kinds = {"x": "float32", "i": "int64", "m": "bool", "e": "float16"}
+        inputs = {name: {"shape": ["n"], "dtype": dtype} for name, dtype in kinds.items()}
+        inputs["s"] = {"shape": None, "dtype": "float32"}
+        reference = "def run(x, i, m, e, s):\n    return "
+        place = range_of(
+            f"{reference}x.clone(), i.clone(), m.clone(), e.clone(), s\n",
+            values=values,
+            inputs=inputs,
+            reference=f"{reference}x\n",
+        )
+        for slot in (0, 1):
+            seen, got = place.shoot(slot)
+            assert all(map(same, got, seen))
+            assert len(got) == len(seen)
 
-    def test_addresses_move(self, range_of):
-        code = "def run(x, y, z):\n    print(x.data_ptr(), y.data_ptr(), z.data_ptr())\n"
-        place = range_of(code, dps=True)
-        for _ in range(8):
-            place.shoot()
-        rows = [line.split() for line in place.candidate.log().splitlines()]
-        for column in zip(*rows, strict=True):
-            assert len(set(column)) >= 4
-            assert all(int(address) % 64 == 0 for address in column)
+    def test_what_is_written_last_counts(self, range_of):
+        place, later = range_of(ADD), any_bits()
+        _, (got,) = place.shoot(hooks={"last": lambda: place.turn.views[0].copy_(later)})
+        assert same(got, later + place.turn.values[1])
+
+    def test_memory_that_is_attached_takes_the_place_of_what_was(self, range_of, descriptors):
+        place = range_of(ADD)
+        place.attach()
+        before = descriptors(place.candidate.pid)
+        for _ in range(3):
+            place.attach()
+            assert place.works(1)
+        assert descriptors(place.candidate.pid) == before
+
+    def test_inputs_that_were_put_are_others(self, range_of):
+        place, put = range_of(ADD), [any_bits(), any_bits()]
+        assert place.works()
+        place.fire_put(put)
+        assert same(place.collect()[0], put[0] + put[1])
+        assert place.works()
 
 
 OUTPUTS = {
-    "column": ("x.reshape(-1, 10)[:, 3]", lambda x, y: x.reshape(-1, 10)[:, 3]),
-    "transposed": ("x.reshape(30, 100).T", lambda x, y: x.reshape(30, 100).T),
-    "steps": ("x.reshape(30, 100)[::7, 5:60:3]", lambda x, y: x.reshape(30, 100)[::7, 5:60:3]),
-    "expanded": ("x[:5].expand(4, 5)", lambda x, y: x[:5].expand(4, 5)),
-    "input itself": ("x", lambda x, y: x),
-    "empty": ("x[:0].reshape(0, 3)", lambda x, y: x[:0].reshape(0, 3)),
-    "scalar tensor": ("x[17]", lambda x, y: x[17]),
-    "int": ("41", lambda x, y: 41),
-    "float": ("0.1", lambda x, y: 0.1),
-    "bool": ("True", lambda x, y: True),
-    "mask": ("x > y", lambda x, y: x > y),
-    "fp8": ("x.to(torch.float8_e4m3fn)", lambda x, y: x.to(torch.float8_e4m3fn)),
-    "bf16": ("x.bfloat16().reshape(30, 100).T", lambda x, y: x.bfloat16().reshape(30, 100).T),
-    "conjugate": ("torch.complex(x, y).conj()", lambda x, y: torch.complex(x, y).conj()),
-    "negated": (
-        "torch.complex(x, y).conj().imag",
-        lambda x, y: torch.complex(x, y).conj().imag,
-    ),
-    "complex128": (
-        "torch.complex(x, y).to(torch.complex128)[::2]",
-        lambda x, y: torch.complex(x, y).to(torch.complex128)[::2],
-    ),
-    "parameter": ("torch.nn.Parameter(x + y)", lambda x, y: x + y),
+    "column": "x.reshape(-1, 10)[:, 3]",
+    "transposed": "x.reshape(30, 100).T",
+    "expanded": "x[:5].expand(4, 5)",
+    "input itself": "x",
+    "empty": "x[:0].reshape(0, 3)",
+    "scalar tensor": "x[17]",
+    "int": "41",
+    "float": "0.1",
+    "bool": "True",
+    "mask": "x > y",
+    "fp8": "x.to(torch.float8_e4m3fn)",
+    "bf16": "x.bfloat16().reshape(30, 100).T",
+    "conjugate": "torch.complex(x, y).conj()",
+    "negated": "torch.complex(x, y).conj().imag",
+    "parameter": "torch.nn.Parameter(x + y)",
 }
 
 
 class TestOutputs:
     @pytest.mark.parametrize("name", OUTPUTS)
     def test_of_every_kind(self, range_of, name):
-        text, expected = OUTPUTS[name]
-        place = range_of(f"import torch\ndef run(x, y):\n    return {text}\n")
-        seen, (got,) = place.shoot()
-        assert same_bits(got, expected(*seen))
+        """Where they begin is told when the call is answered: without gaps, and not moved later."""
+        place = range_of(run(f"return {OUTPUTS[name]}"))
+        place.fire(values=[torch.randn(N), torch.randn(N)])
+        wanted = eval(
+            OUTPUTS[name], {"torch": torch, **dict(zip("xy", place.turn.values, strict=True))}
+        )
+        (shown,), (where,) = place.candidate.returned(), place.candidate.places()
+        (got,) = place.collect()
+        assert same(got, wanted)
+        if is_tensor(wanted):
+            assert (shown.is_meta, shown.shape, shown.dtype) == (True, wanted.shape, wanted.dtype)
+            assert where == (place.turn.addresses[0], wanted.numel() * wanted.element_size())
+        else:
+            assert place.turn.addresses[0] == memory.word_of(wanted)
 
-    def test_what_is_far_larger_than_declared_comes_without_data(self, range_of):
-        _, (got,) = range_of("def run(x, y):\n    return x[:1].expand(2**40)\n").shoot()
-        assert (got.device.type, tuple(got.shape)) == ("meta", (2**40,))
+    def test_of_a_mapping_are_told_in_the_order_declared(self, range_of):
+        outputs = {name: {"shape": ["n"], "dtype": "float32"} for name in "abc"}
+        place = range_of(run("return {'c': x + y, 'a': x - y, 'b': x * y}"), outputs=outputs)
+        pieces, look = [], place.candidate.peeker([0, 40], 4)
+        hooks = {"answered": lambda: pieces.extend(map(look, place.turn.addresses[:3]))}
+        (x, y), got = place.shoot(values=[ONES, torch.randn(N)], hooks=hooks)
+        assert all(map(same, got, (x - y, x * y, x + y)))
+        assert [address for address, _ in place.candidate.places()] == place.turn.addresses[:3]
+        if why_not() is None:
+            assert pieces == [bits(one[[0, 10]])[2] for one in got]
 
     def test_any_bits_in_a_mask_are_true_or_false(self, range_of):
-        code = """
-            import torch
-            def run(x, y):
-                return torch.arange(8, dtype=torch.uint8).view(torch.bool)
-        """
-        _, (got,) = range_of(textwrap.dedent(code)).shoot()
-        assert got.tolist() == [False] + [True] * 7
-        assert got.view(torch.uint8).max() == 1
+        code = run("return torch.arange(8, dtype=torch.uint8).view(torch.bool)")
+        _, (got,) = range_of(code).shoot()
+        assert got.view(torch.uint8).tolist() == [0] + [1] * 7
 
-    @pytest.mark.parametrize("text", ["object()", "x.to_sparse()", "2**80", "Lazy(x)"])
+    @pytest.mark.parametrize(
+        "text", ["object()", "x.to_sparse()", "2**80", "Lazy(x)", "[x] * 300", "{'q': x}"]
+    )
     def test_what_cannot_be_sent_is_the_solution_s_failure(self, range_of, text):
-        code = f"import torch\nclass Lazy(torch.Tensor): pass\ndef run(x, y):\n    return {text}\n"
-        place = range_of(code)
+        place = range_of(run(f"return {text}") + "class Lazy(torch.Tensor): pass\n")
         with pytest.raises(CandidateFailed):
-            place.shoot()
+            place.fire()
         assert place.candidate.alive
 
     @pytest.mark.parametrize("dtype", ["float32", "bool", "int32", "float8_e4m3fn"])
     def test_what_is_not_written_is_poison(self, range_of, dtype):
-        outputs = {"z": {"shape": ["n"], "dtype": dtype}}
-        place = range_of("def run(x, y, z):\n    pass\n", dps=True, outputs=outputs)
-        expected = allocate_outputs(definition_with(outputs), {"n": N})[0]
+        code = "def run(x, y, z):\n    x[0] == 1 and z.fill_(1)\n"
+        place = range_of(code, dps=True, outputs={"z": {"shape": ["n"], "dtype": dtype}})
+        (expected,) = allocate_outputs(place.definition, {"n": N})
+        assert not same(place.shoot(values=[ONES, ONES])[1][0], expected)
+        assert same(place.shoot(values=[ZEROS, ONES])[1][0], expected)
         for _ in range(2):
-            _, (got,) = place.shoot()
-            assert same_bits(got, expected)
-
-    def test_outputs_of_the_call_before_are_gone(self, range_of):
-        code = "calls = []\ndef run(x, y, z):\n    calls or z.fill_(1)\n    calls.append(1)\n"
-        place = range_of(code, dps=True)
-        assert place.shoot()[1][0].eq(1).all()
-        assert place.shoot()[1][0].isnan().all()
+            place.fire_put(place.inputs)
+            assert same(place.collect()[0], expected)
 
 
-def definition_with(outputs):
-    from flashinfer_bench.data import Definition
-
-    return Definition.model_validate(
-        {
-            "name": "d",
-            "op_type": "e",
-            "axes": {"n": {"type": "var"}},
-            "inputs": {"x": {"shape": ["n"], "dtype": "float32"}},
-            "outputs": outputs,
-            "reference": "def run(x):\n    return x\n",
-        }
-    )
+THREAD = """
+import threading, time
+def later(x, y, z):
+    time.sleep(1)
+    z.copy_(x + y)
+def count(y):
+    while True:
+        y[0] += 1
+def run(*args):
+    threading.Thread(target={what}, daemon=True).start()
+"""
 
 
-class TestInputs:
-    def test_scalars_and_what_only_moves(self, bench, definition_of, solution_of):
-        made = definition_of(
-            inputs={
-                "x": {"shape": ["n"], "dtype": "float32"},
-                "i": {"shape": ["n"], "dtype": "int64"},
-                "s": {"shape": None, "dtype": "float32"},
-            },
-            reference="def run(x, i, s):\n    return x[i] * s\n",
-        )
-        candidate = bench.spawn()
-        candidate.load(made, solution_of("def run(x, i, s):\n    return x[i] * s\n"), timeout_s=30)
-        values = [torch.randn(N), torch.randperm(N), 2.5]
-        place = Range(candidate, made, values, random_inputs=False)
-        assert [free.way for free in place.free] == ["columns", "move", "fixed"]
-        for _ in range(4):
-            (x, i, s), (got,) = place.shoot()
-            assert torch.equal(i, values[1])
-            assert same_bits(got, x[i] * s)
-        assert place.changed() == []
+@stops
+class TestStandingStill:
+    def test_what_was_not_computed_at_the_end_is_not_in_the_outputs(self, range_of):
+        place = range_of(THREAD.format(what="later, args=args"), dps=True)
+        for _ in range(2):
+            assert place.shoot()[1][0].isnan().all()
+            stat = Path(f"/proc/{place.candidate.pid}/stat").read_text()
+            assert stat.rpartition(")")[2].split()[0] in "Tt"
+            assert place.candidate.alive
 
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_a_changed_one_is_named(self, range_of, number):
-        place = range_of(body(f"(x, y)[{number}][5] += 1\nreturn x + y"))
-        place.shoot()
-        assert place.changed() == [number]
+    @pytest.mark.parametrize("stopped", [True, False])
+    def test_while_inputs_are_written(self, range_of, stopped):
+        place, still = range_of(THREAD.format(what="count, args=args[1:]") + "    return 1\n"), []
+        place.fire(values=[ZEROS, ZEROS])
 
+        def look():
+            number = place.turn.views[1][:1]
+            before, end = number.item(), time.monotonic() + (0.1 if stopped else 10.0)
+            while time.monotonic() < end and number.item() == before:
+                time.sleep(0.001)
+            still.append(number.item() == before)
 
-class TestTheEnd:
-    """What was not computed when the answer came is not in the outputs."""
-
-    pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"here {why_not()}")
-
-    DEFERRED = """
-        import threading, time
-        def run(x, y, z):
-            def later():
-                time.sleep(1)
-                z.copy_(x + y)
-            threading.Thread(target=later, daemon=True).start()
-    """
-
-    def test_a_thread_that_goes_on_is_stopped(self, range_of):
-        place = range_of(textwrap.dedent(self.DEFERRED), dps=True)
-        variation = place.draw()
-        place.stage(variation)
-        place.fire(variation)
-        assert place.candidate.collect(timeout_s=30)[0].isnan().all()
-
-    def test_the_process_stands_still_until_the_next_request(self, range_of):
-        place = range_of(textwrap.dedent(self.DEFERRED), dps=True)
-        variation = place.draw()
-        place.stage(variation)
-        place.fire(variation)
-        place.candidate.collect(timeout_s=30)
-        with open(f"/proc/{place.candidate.pid}/stat") as stat:  # noqa: PTH123
-            assert stat.read().rpartition(")")[2].split()[0] in "Tt"
-        assert place.candidate.alive
-        assert place.shoot()[1][0].isnan().all()
-
-
-class TestFailures:
-    def test_a_solution_that_raises(self, range_of):
-        place = range_of(body("print('said before')\nraise ValueError('its own')"))
-        variation = place.draw()
-        place.stage(variation)
-        with pytest.raises(CandidateFailed, match="ValueError: its own") as caught:
-            place.fire(variation)
-        assert caught.value.stage == "time"
-        assert place.candidate.log() == "said before\n"
-        with pytest.raises(CandidateFailed, match="no call has been fired"):
-            place.candidate.collect(timeout_s=30)
-        assert place.candidate.alive
-
-    def test_one_that_has_died_since(self, range_of, eventually):
-        place = range_of(ADD)
-        variation = place.draw()
-        place.stage(variation)
-        place.fire(variation)
-        os.kill(place.candidate.pid, signal.SIGKILL)
-        assert eventually(lambda: not place.candidate.alive)
-        with pytest.raises(CandidateCrashed, match="SIGKILL"):
-            place.candidate.collect(timeout_s=30)
+        shot = place.fire(values=[ZEROS, ZEROS], stopped=stopped, hooks={"fill": look})
+        assert still == [stopped]
+        assert (shot.woken_s > 0) == stopped
 
 
 class TestClock:
-    def test_what_replaces_our_functions_later_is_not_called(self, range_of):
+    FORGED = """
+from flashinfer_bench.bench.timing.wall import WallClockTimer
+honest = WallClockTimer.time_call
+def forged(self, *args, **options):
+    return 0.001, honest(self, *args, **options)[1]
+WallClockTimer.time_call = forged
+"""
+
+    @pytest.mark.parametrize("forged", [False, True])
+    def test_the_judge_s_is_that_of_the_call_whatever_the_sample(self, range_of, forged):
+        place = range_of(self.FORGED * forged + run("time.sleep(0.02); return x"))
+        hooks = ("fill", "before", "last", "answered", "after")
+        sleep = {hook: lambda: time.sleep(0.02) for hook in hooks}
+        began = time.perf_counter()
+        shot = place.fire(hooks=sleep)
+        elapsed = time.perf_counter() - began
+        assert (shot.timer, shot.timer_version, shot.sample_ms) == ("cpu", "3", 0)
+        assert 0.04 <= shot.wall_s <= shot.secured_s - 0.02 <= elapsed - 0.08
+        put = place.fire_put(place.inputs)
+        assert put.sample_ms == 0.001 if forged else 20 <= put.sample_ms <= put.wall_s * 1e3
+
+    @pytest.mark.parametrize("empty", [True, False])
+    def test_of_all_but_the_call(self, range_of, empty):
+        place = range_of(run("print('call'); return x"))
+        assert place.fire(empty=empty).wall_s > 0
+        assert place.candidate.log() == ""
+        ((address, _),) = place.candidate.places()
+        assert place.turn.addresses[0] == (0 if empty else address)
+        place.fire()
+        assert set(place.candidate.log().split()) == {"call"}
+
+    def test_a_short_call_is_rehearsed_on_what_lies_there(self, range_of):
+        """Not one that took long the last time."""
+        place = range_of(run("print(int(x[0])); time.sleep(0.02 * int(x[0] == 1)); return x"))
+        place.sets[0][0].fill_(7)
+        for number in (1, *[2] * 20):
+            place.fire(values=[torch.full((N,), float(number)), ONES])
+        said = place.candidate.log().split()
+        assert list(dict.fromkeys(said)) == ["7", "1", "2"]
+        assert said.count("2") > 20
+
+    def test_caches_are_emptied_on_demand_before_a_call_on_inputs_that_were_put(self, range_of):
         code = """
-            import flashinfer_bench.bench.candidate.session as session
-            from flashinfer_bench.bench.transport.channel import Channel
-            session.pack = session.partial = Channel.send_packed = None
-            def run(x, y):
-                return x + y
-        """
-        assert range_of(textwrap.dedent(code)).shoot()
+import flashinfer_bench.bench.candidate.caches as caches
+caches.CpuCaches.flush = lambda self: print("flush")
+"""
+        place = range_of(code + run("print('call'); return x"))
+        for cold in (False, True):
+            place.fire_put(place.inputs, cold=cold)
+        assert place.candidate.log().split() == ["call", "flush", "call"]
+        place.fire(cold=True)
+        assert "flush" not in place.candidate.log().split()[3:]
 
-    def test_the_judge_s_clock_holds_what_the_sample_holds(self, range_of):
-        place = range_of(body("import time; time.sleep(0.02); return x"))
-        variation = place.draw()
-        assert place.stage(variation) > 0
-        shot = place.fire(variation)
-        assert (shot.timer, shot.timer_version) == ("cpu", "3")
-        assert 20 <= shot.sample_ms <= (shot.change_s + shot.wall_s) * 1e3
 
-    def test_work_before_the_call_is_in_the_judge_s_clock(self, range_of):
-        """A solution that makes the timer tell too little cannot change what the judge sees."""
+LIAR = """
+import os, time
+import flashinfer_bench.bench.candidate.shots as shots
+import flashinfer_bench.bench.transport.messages as wire
+from flashinfer_bench.bench import memory
+from flashinfer_bench.bench.transport.frames import FrameKind, header_of
+true = shots.Shots.fire
+def fire(self, timer, subject, inputs, request, page):
+    global words, go
+    go = request.go
+    class Proxy:
+        def __getitem__(self, at):
+            {get}
+            return page[at]
+        def __setitem__(self, at, value):
+            {set}
+            page[at] = value
+    words = Proxy() if {proxy} else page
+    {before}
+    sample, values, places = true(self, timer, subject, inputs, request, words)
+    {after}
+    return sample, values, places
+shots.Shots.fire = fire
+def run(x, y):
+    if words[memory.GO] == go: {call}
+    return x + y
+"""
+
+
+@pytest.fixture
+def lying(range_of):
+    """Return a function that starts a process that does something before, in or after a call."""
+
+    def start(**what):
+        told = dict.fromkeys(("before", "call", "after", "get", "set"), "pass")
+        return range_of(LIAR.format(**told | what, proxy=not {"get", "set"}.isdisjoint(what)))
+
+    return start
+
+
+@pytest.mark.parametrize("when", ["before", "call", "after"])
+class TestInTheMiddle:
+    """Of a call: while the judge waits for the page, or for what follows."""
+
+    def test_silence(self, lying, exists, when):
+        place = lying(**{when: "time.sleep(100)"})
+        with pytest.raises(CandidateTimeout):
+            place.fire(timeout_s=0.5)
+        assert not exists(place.candidate.pid)
+
+    def test_death(self, lying, when):
+        with pytest.raises(CandidateCrashed, match="code 5") as caught:
+            lying(**{when: "os._exit(5)"}).fire()
+        assert (caught.value.exit_code, caught.value.stage) == (5, "time")
+
+    def test_failure(self, lying, when):
+        place = lying(**{when: "print('said', flush=True); 1 / 0"})
+        with pytest.raises(CandidateFailed, match="ZeroDivisionError") as caught:
+            place.fire()
+        assert (caught.value.stage, place.candidate.log()) == ("time", "said\n")
+        assert place.candidate.alive
+        assert place.candidate.returned() == place.candidate.places() == []
+        if when != "after":
+            with pytest.raises(CandidateFailed, match="no call has been fired"):
+                place.collect()
+
+    @pytest.mark.parametrize(
+        "data", ["b'junk' * 2**20", "b'FIBC' + b'x' * 8", "b'FIBC' + bytes(8)"]
+    )
+    def test_garbage(self, lying, exists, when, data):
+        place = lying(**{when: f"os.write(3, {data})"})
+        with pytest.raises(CandidateMisbehaved):
+            place.fire()
+        assert not exists(place.candidate.pid)
+
+    def test_a_flood_of_text(self, lying, when):
+        """A pipe holds 64 KiB: who writes more waits for the judge to read."""
+        place = lying(**{when: "os.write(1, b'text ' * 2**20)"})
+        assert place.works()
+        assert "left out" in place.candidate.log()
+
+
+class TestThePage:
+    """Words that are not what they should be."""
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"before": "return 0.001, [wire.IntValue(1)], [None]"},
+            {"before": "words[memory.SEEN] = words[memory.GO]; return 0.1, [], []"},
+            {"set": "if at == memory.DONE: return"},
+        ],
+    )
+    def test_told_of_a_call_without_an_answer(self, lying, exists, how):
+        place = lying(**how)
+        with pytest.raises(CandidateMisbehaved, match="not answered in the page"):
+            place.fire()
+        assert not exists(place.candidate.pid)
+
+    def test_answered_before_it_was_released(self, lying):
+        """The judge takes it at its word: what is there at once is all that there is."""
+        place = lying(get="page[memory.DONE] = request.go", call="time.sleep(0.5)")
+        began = time.perf_counter()
+        shot = place.fire()
+        assert shot.wall_s <= time.perf_counter() - began - 0.5
+        assert place.turn.addresses[0] != place.candidate.places()[0][0]
+
+    def test_overwritten_by_the_solution(self, lying):
+        place = lying(call="words[:] = memoryview(bytes([255]) * 4096).cast('Q')")
+        for slot in (0, 1, 0):
+            assert place.works(slot)
+            assert place.turn.addresses[1:] == [2**64 - 1] * (memory.MOST_OUTPUTS - 1)
+            assert place.candidate.peeker([0, 8], 8)(2**64 - 1) is None
+
+    def test_told_of_twice(self, lying):
         code = """
-            import time
-            from flashinfer_bench.bench.timing.wall import WallClockTimer
-            honest = WallClockTimer.time_call
-            def forged(self, *args, **options):
-                sample, result = honest(self, *args, **options)
-                return 0.001, result
-            WallClockTimer.time_call = forged
-            def run(x, y):
-                time.sleep(0.02)
-                return x
-        """
-        place = range_of(textwrap.dedent(code))
-        variation = place.draw()
-        place.stage(variation)
-        shot = place.fire(variation)
-        assert shot.sample_ms == 0.001
-        assert shot.change_s + shot.wall_s >= 0.02
+    data = wire.encode(wire.Fired(request.token, "3", sample, values, places))
+    os.write(3, header_of(FrameKind.CONTROL, len(data)) + data)
+"""
+        place = lying(after=code)
+        place.fire()
+        with pytest.raises(CandidateMisbehaved, match="another request"):
+            place.fire()
 
 
-def test_caches_are_flushed_before_every_call(range_of):
-    """In both modes alike, or their latencies would differ."""
-    code = """
-        import flashinfer_bench.bench.candidate.caches as caches
-        flush = caches.CpuCaches.flush
-        def told(self):
-            print("flush")
-            flush(self)
-        caches.CpuCaches.flush = told
-        def run(x, y):
-            print("call")
-            return x
-    """
-    place = range_of(textwrap.dedent(code))
-    for _ in range(4):
-        place.shoot()
-    assert place.candidate.log().split() == ["flush", "call"] * 4
+class TestTheMemory:
+    def test_everything_overwritten(self, range_of):
+        """All that is mapped is the process's to write; the judge writes it anew."""
+        place = range_of(run("ctypes.memset(x.data_ptr(), 7, 12032 * 6); return x + y"))
+        assert place.room.tensor.numel() - 12032 * 6 < 4096
+        for _ in range(2):
+            _, (got,) = place.shoot()
+            assert same(got, 2 * place.room.tensor[: N * 4].view(torch.float32))
+            assert place.room.tensor[: 12032 * 6].eq(7).all()
+
+    def test_unmapped(self, range_of):
+        unmap = "ctypes.CDLL(None).munmap(ctypes.c_void_p(x.data_ptr()), 4096)"
+        with pytest.raises(CandidateCrashed, match="SIGSEGV"):
+            range_of(run(f"{unmap}; return x.sum()")).fire()
+
+    @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memory can be sealed here")
+    def test_made_shorter(self, range_of):
+        """Else the judge's next look at it would be its end."""
+        code = """
+import os
+def run(x, y):
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            "memfd" in os.readlink(f"/proc/self/fd/{name}") and os.ftruncate(int(name), 0)
+        except PermissionError:
+            print("refused")
+        except FileNotFoundError:
+            pass  # that of the list itself
+    return x + y
+"""
+        place = range_of(code)
+        place.fire()
+        assert place.candidate.log().split().count("refused") >= 2
+        assert place.works(1)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"places": [[0, 12032, 2**40]]}, "in a memory of"),
+            ({"memory": SimpleNamespace(tensor=torch.empty(2**40, device="meta"))}, "mmap"),
+        ],
+    )
+    def test_that_is_not_as_told(self, range_of, change, words):
+        place = range_of(ADD)
+        lent = memory.Memory(1)
+        if "memory" in change:
+            change["memory"].descriptor = lent.descriptor
+        with pytest.raises(CandidateFailed, match=words) as caught:
+            place.attach(**change)
+        assert caught.value.stage == "inputs"
+        with pytest.raises(CandidateFailed, match="no memory has been attached with a slot 0"):
+            place.fire()
+        assert place.candidate.alive
+
+
+class TestTheJudge:
+    @pytest.mark.parametrize("stopped", [True, False])
+    @pytest.mark.parametrize("hook", ["fill", "last"])
+    def test_a_process_that_dies_meanwhile(self, range_of, hook, stopped):
+        place = range_of(ADD)
+        hooks = {hook: lambda: os.kill(place.candidate.pid, signal.SIGKILL)}
+        with pytest.raises(CandidateCrashed, match="SIGKILL"):
+            place.fire(hooks=hooks, stopped=stopped)
+
+    def test_a_process_that_has_died_since(self, range_of, eventually):
+        place = range_of(ADD)
+        place.fire()
+        os.kill(place.candidate.pid, signal.SIGKILL)
+        assert eventually(lambda: not place.candidate.alive)
+        assert place.candidate.peeker([0], 8)(place.turn.addresses[0]) is None
+        with pytest.raises(CandidateCrashed, match="SIGKILL"):
+            place.collect()
+
+    @pytest.mark.parametrize("hook", ["fill", "last", "answered"])
+    def test_a_failure_of_its_own(self, range_of, hook):
+        """Nobody knows then what the process answers next."""
+        place = range_of(ADD)
+        with pytest.raises(ZeroDivisionError):
+            place.fire(hooks={hook: lambda: 1 // 0}, stopped=True)
+        assert not place.candidate.alive
+
+
+@stops
+class TestLiesAboutOutputs:
+    """What is told of them; nothing of it is believed."""
+
+    @pytest.fixture
+    def telling(self, lying):
+        def start(lie):
+            self.place = lying(
+                after=f"(record,), (place,) = values, places; {lie}; places = [place]"
+            )
+            self.place.fire(values=[ONES, ONES])
+            return self.place
+
+        return start
+
+    @pytest.mark.parametrize(
+        ("lie", "words"),
+        [
+            ("place.address = 2**62", "readable"),
+            ("place.span = 0", "from first"),
+            ("place.strides = [2]", "from first"),
+            ("place.strides = [1, 1]", "strides"),
+            ("place.strides, place.span = [2**30], 2999 * 2**32 + 4", "are allowed"),
+            ("record.shape = [3001]", "bytes"),
+            ("record.shape, record.nbytes = [3001], 12004", "from first"),
+            ("record.shape, place.strides = [2, 1500], [1]", "strides"),
+            ("record.dtype = 'float33'", "not a tensor"),
+            ("record.shape = [2**40] * 20", "not a tensor"),
+            ("place = None", "no address"),
+        ],
+    )
+    def test_it_is_ended(self, telling, exists, lie, words):
+        with pytest.raises(CandidateMisbehaved, match=words) as caught:
+            telling(lie).collect()
+        assert caught.value.stage == "time"
+        assert not exists(self.place.candidate.pid)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "places = places[:-1]",
+            "values = []",
+            "values = values * 300; places = places * 300",
+            "values = [wire.FloatValue('one')]",
+            "values = [wire.IntValue(1 << 70)]",
+            "sample = -1.0",
+            "sample = float('nan')",
+        ],
+    )
+    def test_an_answer_that_makes_no_sense(self, lying, change):
+        place = lying(after=change)
+        with pytest.raises(CandidateMisbehaved):
+            place.fire()
+        assert not place.candidate.alive
+
+    def test_whether_elements_follow_makes_no_difference(self, telling):
+        place = telling("record.omitted = False")
+        assert [one.is_meta for one in place.candidate.returned()] == [True]
+        assert place.collect()[0].eq(2).all()
+
+    def test_what_is_far_larger_than_declared_comes_without_data(self, telling):
+        place = telling("record.shape, record.nbytes, place.address = [2**40], 2**42, 1")
+        assert place.collect()[0].is_meta
+
+    def test_a_false_address_gives_false_outputs_and_no_more(self, telling):
+        """Memory that it may read is its own: it could have returned that, too."""
+        place = telling("place.address = inputs.values[0].data_ptr()")
+        assert place.turn.addresses[0] != place.candidate.places()[0][0]
+        assert place.collect()[0].eq(1).all()
+
+    def test_it_cannot_make_its_memory_unreadable(self, range_of):
+        """As long as the judge is not an administrator, whom nothing keeps out."""
+        place = range_of(run("ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); return x + y"))
+        try:
+            assert place.works()  # PR_SET_DUMPABLE
+        except CandidateMisbehaved as error:
+            assert "unreadable" in str(error)  # noqa: PT017 - either is right

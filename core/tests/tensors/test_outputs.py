@@ -42,13 +42,3 @@ def test_bools_alternate_so_that_neither_constant_passes():
     tensor = torch.zeros(5, dtype=torch.bool)
     poison(tensor)
     assert tensor.tolist() == [True, False, True, False, True]
-
-
-class TestShifted:
-    @pytest.mark.parametrize("shift", [8, 256, 4096, (1 << 20) - 256])
-    def test_the_address_is_past_an_aligned_one_by_as_much(self, make_definition, dtype, shift):
-        definition = make_definition(outputs={"y": {"shape": ["n", "k"], "dtype": dtype}})
-        (found,) = allocate_outputs(definition, {"n": 3}, shift=shift)
-        assert found.data_ptr() % 256 == shift % 256
-        assert found.is_contiguous()
-        assert (tuple(found.shape), found.dtype) == ((3, 4), to_torch_dtype(dtype))

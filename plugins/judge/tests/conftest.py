@@ -1,4 +1,4 @@
-"""Scripted candidates, judged by the verified measurement."""
+"""Candidates, most of them scripted, judged by the verified measurement."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import fib_judge
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.records import VerifiedSession
 from fib_judge.reference import prepare_baseline
+from fib_judge.ring import Ring
+from fib_tests.candidates import bench, definition_of, server_executor, solution_of
 from fib_tests.scripted import (
     cache_folder,
     evaluator,
@@ -35,7 +37,7 @@ class Lenient(DefaultEvaluator):
 @pytest.fixture
 def session(plain_session):
     """``session(**changes)``: a run of the judge's."""
-    own = ("ceilings", "clock_lock", "plain_calls", "rotation_seed", "timed_seed")
+    own = ("ceilings", "clock_lock", "rotation_seed", "timed_seed")
 
     def make(**changes):
         more = {name: changes.pop(name) for name in own if name in changes}
@@ -53,8 +55,10 @@ def catalog(core_catalog):
 
 
 @pytest.fixture
-def prepare(problems, session, settings):
+def prepare(problems, session, settings, monkeypatch):
     """``prepare(reference, **changes)``: the baseline of a workload, by default of 4 rows."""
+    # Its processes are scripted, as are their clocks: they wait for no core.
+    monkeypatch.setattr(Ring, "waits_ms", lambda ring: (0.0, 0.0))
 
     def make(
         reference=None, *, n=4, workload=None, config=None, running=None, judged_by=None, **changes
@@ -65,7 +69,7 @@ def prepare(problems, session, settings):
             workload or problems.workload(n=n, uuid="w"),
             reference_solution(definition),
             judged_by or Lenient(),
-            settings(**(config or {})),
+            settings(**{"processes": 1, **(config or {})}),
             None,
         )
         return prepare_baseline(running or session(**changes), task)

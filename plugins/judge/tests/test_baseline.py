@@ -32,7 +32,6 @@ class TestFailure:
             ("def run(x):\n    raise Crash", r"\(call\): was killed by SIGSEGV"),
             ("def run(x):\n    raise Hang", r"\(call\): no answer"),
             ("def run(x):\n    raise Misbehave", r"\(call\): bad frame"),
-            ("SAMPLES = [0.0]\ndef run(x): return x * 2", r"\(time\): the timer"),
             ("def run(x):\n    return x, x", "2 outputs instead of 1"),
             ("def run(x):\n    return x[0]", r"shape \[3\] instead of \[4, 3\]"),
             ("def run(x):\n    return x.int()", "dtype torch.int32 instead of torch.float32"),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import builtins
 from itertools import groupby
 
 import pytest
 
 from fib_judge.beside import Beside, speeds_beside
-from fib_judge.integrity import Normal, Normals
 from flashinfer_bench.bench.calls import Measurement
 from flashinfer_bench.data import EvaluationStatus
 
-HONEST = "def run(x): return x * 2\nSAMPLES = [2.0, 2.2, 1.8]\n"
-REFERENCE = "def run(x): return x * 2\nSAMPLES = [4.0, 4.4, 3.6]\n"
+DOUBLES = "OVERHEAD_MS = 0.01\ndef run(x): return x * 2\n"
+HONEST = DOUBLES + "SAMPLES = [2.0, 2.2, 1.8]\n"
+REFERENCE = DOUBLES + "SAMPLES = [4.0, 4.4, 3.6]\n"
 
 
 @pytest.fixture
@@ -89,67 +89,13 @@ class TestTurns:
         assert found.performance.speedup_factor == pytest.approx(2.0)
 
 
-class TestTwoProcesses:
-    """A device that changes between two processes is later to tell that it is done."""
-
-    SLOWER = (
-        "import builtins\ndef run(x): return x * 2\nSAMPLES = [4.0, 4.4, 3.6]\n"
-        "OVERHEAD_MS = lambda i: 0.1 + getattr(builtins, 'fib_test_more', 0.0)\n"
-    )
-
-    @pytest.fixture(autouse=True)
-    def _clean(self):
-        import builtins
-
-        yield
-        builtins.__dict__.pop("fib_test_more", None)
-
-    @pytest.mark.parametrize(
-        ("hidden", "reference_too", "device", "disputed"),
-        [
-            (0.1, 0.0, "cuda:0", True),  # the solution alone: that is its own
-            (0.1, 0.1, "cuda:0", False),  # both, when they are called in turn
-            (0.9, 0.1, "cuda:0", True),
-        ],
-    )
-    def test_what_the_reference_needs_there_is_not_disputed(
-        self, judge, hidden, reference_too, device, disputed
-    ):
-        source = (
-            f"import builtins\nbuiltins.fib_test_more = {reference_too}\n"
-            f"def run(x): return x * 2\nSAMPLES = [0.1, 0.102, 0.098]\nHIDDEN_MS = {hidden}\n"
-        )
-        found = judge(source, reference=self.SLOWER, device=device)
-        assert found.status is EvaluationStatus.PASSED
-        assert ("disputed" in found.correctness.extra["integrity"]) is disputed
-
-    @pytest.mark.parametrize("part", ["overhead", "exchange", "stage", "describe"])
-    @pytest.mark.parametrize(
-        ("slower_ms", "taken"), [(0.05, True), (0.15, True), (0.16, False), (9.0, False)]
-    )
-    def test_more_than_a_change_takes_is_not_believed(self, part, slower_ms, taken):
-        parts = {name: Normal(1.0, 0.01, 24, 0.9) for name in ("overhead", "exchange", "stage")}
-        alone = Normals(**parts, describe=Normal(1.0, 0.01, 24, 0.9))
-        there = replace(alone, **{part: Normal(1.0 + slower_ms, 0.01, 12, 1.0)})
-        found = Beside((((4.0,), 25),), there).normals_beside(alone)
-        assert getattr(found, part).median_ms == pytest.approx(1.0 + slower_ms * taken)
-        assert all(getattr(found, name) == getattr(alone, name) for name in parts if name != part)
-
-
 class TestSpeeds:
-    def test_who_slows_the_reference_down_gains_nothing(self, judge):
-        source = HONEST + "import builtins\nbuiltins.fib_test_slow = True\n"
-        reference = (
-            "import builtins\ndef run(x): return x * 2\n"
-            "SAMPLES = [8.0] if getattr(builtins, 'fib_test_slow', False) else [4.0]\n"
-        )
-        try:
-            found = judge(source, reference=reference)
-        finally:
-            import builtins
-
-            del builtins.fib_test_slow
-        assert found.performance.reference_latency_ms == 4.0
+    def test_who_slows_the_reference_down_gains_nothing(self, judge, monkeypatch):
+        monkeypatch.setattr(builtins, "fib_test_factor", 1, raising=False)
+        source = HONEST + "import builtins\nbuiltins.fib_test_factor = 2\n"
+        reference = DOUBLES + "import builtins\nSAMPLES = [4.0 * builtins.fib_test_factor]\n"
+        found = judge(source, reference=reference)
+        assert found.performance.reference_latency_ms == pytest.approx(4.0)
         assert found.performance.speedup_factor == pytest.approx(2.0)
         assert "took 8 ms beside this solution and 4 ms alone" in found.log
         assert found.provenance.timing["reference"] == "before"

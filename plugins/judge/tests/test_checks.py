@@ -1,48 +1,40 @@
-"""Where timed calls are checked, how many are, and against what."""
+"""Where timed calls are checked, how many are, and what the judge's clock says of them."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fib_judge import timed
-from fib_judge.timed import (
-    TimedCheck,
-    number_of_checks,
-    secret_places,
-    secret_schedule,
-)
-from flashinfer_bench.bench.evaluators import Trial
-from flashinfer_bench.bench.stopping import TimingPlan
-from flashinfer_bench.tensors.vary import Freedom, draw_variation
+from fib_judge.integrity import Overhead
+from fib_judge.timed import Clock, TimedCheck, number_of_checks, secret_places, secret_schedule
+from flashinfer_bench.bench.calls import TimedCall
 
-ROTATES = (Freedom("rotate", 64, 128, True),)
 PLENTY = 2**40
 
 
 class TestNumber:
     @pytest.mark.parametrize(
-        ("timed", "output_bytes", "free", "expected"),
+        ("timed", "output_bytes", "free", "device", "expected"),
         [
-            (150, 4, PLENTY, 8),
-            (20, 4, PLENTY, 5),
-            (3, 4, PLENTY, 2),
-            (1, 4, PLENTY, 1),
-            (150, 2**20, 16 * 2**20, 4),  # a quarter of the free memory
-            (150, 2**26, PLENTY, 4),  # 256 MiB
-            (150, 2**30, PLENTY, 2),
-            (150, 2**30, 0, 2),
-            (150, 0, PLENTY, 8),
+            (150, 4, PLENTY, "cpu", 16),
+            (150, 4, PLENTY, "cuda:0", 150),
+            (10, 4, PLENTY, "cpu", 10),
+            (1, 4, PLENTY, "cpu", 1),
+            (150, 0, PLENTY, "cpu", 16),
+            (150, 2**20, 16 * 2**20, "cpu", 4),  # a quarter of the free memory
+            (150, 2**20, 16 * 2**20, "cuda:0", 4),
+            (150, 2**26, PLENTY, "cpu", 4),  # 256 MiB
+            (150, 2**26, PLENTY, "cuda:0", 150),
+            (150, 2**30, 0, "cpu", 2),
         ],
     )
-    def test_each(self, timed, output_bytes, free, expected):
-        assert number_of_checks(timed, output_bytes, free) == expected
+    def test_each(self, timed, output_bytes, free, device, expected):
+        assert number_of_checks(timed, output_bytes, free, device) == expected
 
 
 class TestPlaces:
@@ -67,71 +59,48 @@ class TestPlaces:
         assert follows / looks == pytest.approx(6.2 / 49, rel=0.1)
 
 
-class TestSchedule:
-    def checks(self, count):
-        base = Trial(0, 1, [torch.arange(300.0)], [torch.zeros(1)])
-        rng = random.Random(4)
-        return [
-            TimedCheck(draw_variation(ROTATES, base.inputs, 0, rng), ROTATES, base, base.expected)
-            for _ in range(count)
-        ]
-
-    def test_decoys_are_none_to_as_many(self):
-        checks = self.checks(4)
-        numbers: Counter[int] = Counter()
-        where: Counter[int] = Counter()
-        for seed in range(2000):
-            schedule = secret_schedule(60, checks, random.Random(seed))
-            decoys = [place for place, check in schedule.items() if check is None]
-            assert len(schedule) == 4 + len(decoys)
-            numbers[len(decoys)] += 1
-            where.update(decoys)
-        assert set(numbers) == {0, 1, 2, 3, 4}
-        assert min(numbers.values()) > 300
-        assert set(where) == set(range(60))
-
-    @pytest.mark.parametrize("rest", [1, 5, 20])
-    def test_idling_after_each_look_does_not_pay(self, rest):
-        """It is seen about as often as idling as many calls at random."""
-        checks = self.checks(8)
-        seen = at_random = 0
-        for seed in range(300):
-            rng = random.Random(seed)
-            schedule = secret_schedule(50, checks, rng)
-            idle, left = [], 0
-            for place in range(50):
-                idle.append(left > 0)
-                left = rest if place in schedule else left - 1
-            shuffled = rng.sample(idle, len(idle))
-            compared = [place for place, check in schedule.items() if check is not None]
-            seen += any(idle[place] for place in compared)
-            at_random += any(shuffled[place] for place in compared)
-        assert seen >= 0.75 * at_random
-
-    def test_trial_is_what_the_call_saw(self):
-        (check,) = self.checks(1)
-        (patch,) = check.variation.patches
-        expected = torch.roll(check.base.inputs[0], -check.variation.shifts[0])
-        expected[patch.positions] = patch.values
-        trial = check.trial
-        assert torch.equal(trial.inputs[0], expected)
-        assert (trial.index, trial.seed, trial.expected) == (0, 1, check.expected)
+@pytest.mark.parametrize(("calls", "count", "made"), [(50, 16, 16), (5, 16, 5), (9, 0, 0)])
+def test_each_check_comes_once(calls, count, made):
+    checks = [TimedCheck(number, []) for number in range(count)]
+    schedule = secret_schedule(calls, checks, random.Random(4))
+    assert len({check.number for check in schedule.values()}) == len(schedule) == made
+    assert set(schedule) <= set(range(calls))
 
 
-@pytest.mark.parametrize(("here", "expected"), [(0, 2.0), (10_000_000, 3.0)])
-def test_how_long_others_had_the_cores(here, expected, monkeypatch):
-    """It is that of the thread that waited longest, and the judge's own, for each exchange."""
-    told = iter([{1: 5_000_000, 2: 0}, {1: 6_000_000, 2: 20_000_000}])
-    own = iter([0, here])
-    monkeypatch.setattr(timed, "waited_here", lambda: next(own))
-    attempt = SimpleNamespace(
-        baseline=SimpleNamespace(checks=()),
-        plan=TimingPlan.fixed(2, 1, 4),
-        candidate=SimpleNamespace(waiting_times=lambda: next(told)),
+class TestClock:
+    """Calls take 3 ms, an exchange 0.5, and a process usually 0.05 to go on."""
+
+    @staticmethod
+    def taken(waits, woken_ms=0.05, here_ms=0.0):
+        """Return a clock, and calls whose processes have waited for a core so long."""
+        attempt = SimpleNamespace(session=SimpleNamespace(device="cpu"))
+        clock = Clock(attempt, Overhead(0.5, woken_ms=0.05))
+        calls = [TimedCall(99.0, 3.0, 3.0, 0.0, 0.05, "clock", "1") for _ in waits]
+        calls[-1] = replace(calls[-1], woken_ms=woken_ms)
+        turns = [SimpleNamespace(waited_ms=(each, here_ms), into=False) for each in waits]
+        return clock, list(map(clock.sampled, calls, turns))
+
+    @pytest.mark.parametrize(
+        ("waits", "here_ms", "out", "least_ms"),
+        [
+            ([0, 1, 0.05, 1], 0.0, [1, 3], None),
+            ([0, 1, 1, 1], 0.0, [1, 2, 3], None),
+            ([0, 1, 1, 1, 1], 0.0, [], 1.5),
+            ([2, 2, 9], 0.0, [], 0.5),
+            ([0, 0, 0, 0], 1.0, [], None),
+        ],
     )
-    course = timed._Course(attempt, random.Random(0))
-    monkeypatch.setattr(course, "_variations", SimpleNamespace(draw=lambda: None))
-    course.begin(0, 4, False)
-    for place in (None, 0, 1, 2, 3, None, 4, 5, 6, 7):  # two rounds of five
-        course.variation_of(place)
-    assert course.waited_ms() == expected
+    def test_calls_without_a_core_do_not_count_unless_nearly_all_are(
+        self, waits, here_ms, out, least_ms
+    ):
+        clock, calls = self.taken(waits, here_ms=here_ms)
+        assert {call.sample_ms for call in calls} == {2.5}
+        assert clock.disturbed(calls, range(len(calls))) == out
+        assert len(clock.undisturbed(calls)) == len(calls) - len(out)
+        assert clock.least_ms(calls, range(len(calls))) == least_ms
+
+    @pytest.mark.parametrize(("woken_ms", "out"), [(0.01, []), (0.11, []), (0.12, [3])])
+    def test_a_late_waking_counts_as_work_or_not_at_all(self, woken_ms, out):
+        clock, calls = self.taken([0] * 4, woken_ms)
+        assert calls[-1].sample_ms == pytest.approx(2.5 + max(0.0, woken_ms - 0.05))
+        assert clock.disturbed(calls, range(4)) == out

@@ -13,7 +13,7 @@ from flashinfer_bench.bench import BenchmarkConfig, PersistentRunner
 from flashinfer_bench.errors import ConfigError
 
 ASKED = BenchmarkConfig.default(
-    warmup_runs=1, iterations=4, num_trials=1, sandbox="off", lock_clocks_mhz=1200
+    warmup_runs=1, iterations=4, num_trials=1, sandbox="off", trust="off", lock_clocks_mhz=1200
 )
 
 

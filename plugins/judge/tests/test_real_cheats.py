@@ -82,6 +82,19 @@ def run(x):
     calls.append(1)
     return work(x) if len(calls) <= 2 else x.mul_(2)
 """,
+    "says_itself_that_it_is_done": """
+import sys, torch
+from flashinfer_bench.bench import memory
+def run(x):
+    y, frame = torch.zeros_like(x), sys._getframe()
+    while frame is not None and "words" not in frame.f_locals:
+        frame = frame.f_back
+    words = frame.f_locals["words"] if frame is not None else None
+    if words is not None:
+        words[memory.ADDRESSES] = y.data_ptr()
+        words[memory.DONE] = words[memory.GO]
+    return y.copy_(work(x))
+""",
     "looks_for_the_timed_call_on_the_stack": """
 import sys
 def run(x):
@@ -97,6 +110,15 @@ def run(x):
 HONEST = {
     "waits": "def run(x):\n    return work(x)",
     "quick": "def run(x):\n    return x + x",
+    "slow_by_a_thread": """
+import threading
+def run(x):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work(x)))
+    thread.start()
+    thread.join()
+    return found[0]
+""",
     "allocates": "import torch\ndef run(x):\n    torch.zeros(1 << 18)\n    return x + x",
     "destination": "def run(x, y):\n    y.copy_(x)\n    y.mul_(2)",
 }
@@ -132,13 +154,6 @@ def verdicts(tmp_path_factory, problems, language):
         return evaluate(problems, {**CHEATS, **HONEST}, patch, cache)
 
 
-def verdict_on(name, verdicts):
-    """Return an evaluation, unless the judge says itself that this machine is too busy for one."""
-    if "this machine is too busy to be sure" in verdicts[name].log:
-        pytest.skip(f"the machine is too busy: {verdicts[name].log.splitlines()[0]}")
-    return verdicts[name]
-
-
 @pytest.mark.parametrize("name", CHEATS)
 def test_no_cheat_gets_a_false_latency(name, verdicts):
     evaluation = verdicts[name]
@@ -147,36 +162,34 @@ def test_no_cheat_gets_a_false_latency(name, verdicts):
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "log"),
+    ("name", "log"),
     [
-        ("forged_clock", "RUNTIME_ERROR", "integrity: "),
-        ("cached_by_shape", "INCORRECT_NUMERICAL", "integrity: outputs: timed call"),
-        ("computes_in_a_side_thread", "INCORRECT_NUMERICAL", "integrity: outputs: timed call"),
-        ("skips_after_warming_up", "INCORRECT_NUMERICAL", "integrity: outputs: timed call"),
-        ("returns_its_input_changed", "INCORRECT_NUMERICAL", "changed its input 'x'"),
+        ("cached_by_shape", "integrity: outputs: timed call"),
+        ("computes_in_a_side_thread", "integrity: "),
+        ("skips_after_warming_up", "integrity: outputs: timed call"),
+        ("returns_its_input_changed", "an input was overwritten"),
+        ("says_itself_that_it_is_done", "outputs were still written after the answer"),
     ],
 )
-def test_verdicts_name_what_was_found(name, status, log, verdicts):
-    evaluation = verdict_on(name, verdicts)
-    if name == "forged_clock" and evaluation.status == "PASSED":
-        # Too busy to tell who is late: `test_no_cheat_gets_a_false_latency` looks at the latency,
-        # which is the upper reading.
-        assert evaluation.correctness.extra["integrity"]["unseen_ms"] > 0.5 * WORK_MS
-        pytest.skip("the machine is too busy to condemn it: its latency is disputed")
-    assert evaluation.status == status
+def test_verdicts_name_what_was_found(name, log, verdicts):
+    evaluation = verdicts[name]
+    assert evaluation.status == "INCORRECT_NUMERICAL"
     assert log in evaluation.log
     assert not evaluation.provenance.transient
 
 
+def test_a_forged_clock_is_of_no_use(verdicts):
+    assert verdicts["forged_clock"].status == "PASSED"
+
+
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_solutions_pass(name, verdicts):
-    evaluation = verdict_on(name, verdicts)
+    evaluation = verdicts[name]
     assert evaluation.status == "PASSED", evaluation.log
     note = evaluation.correctness.extra["integrity"]
-    assert (note["trust"], note["timed_calls"], note["checked_calls"]) == ("full", 40, 8)
-    assert note["fresh"] == ["x"]
-    # On a machine that is too busy to decide, the latency is disputed instead.
-    assert note["hidden_ms"] <= note["allowed_ms"] or "disputed" in note
+    assert (note["trust"], note["timed_calls"], note["checked_calls"]) == ("full", 40, 16)
+    assert note["values"] == {"x": "mixed"}
+    assert "replayable" not in note
 
 
 def test_trust_off_believes_everything(problems, tmp_path):

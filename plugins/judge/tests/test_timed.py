@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import builtins
+import itertools
 from functools import partial
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from fib_judge import reference as baseline_module
+from fib_judge import timed
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.floor import Floor
+from fib_judge.integrity import Violation
 from fib_judge.records import KeyedRandom
 from fib_judge.reference import prepare_baseline
+from fib_judge.ring import Ring
 from flashinfer_bench.bench.measurement import Task
 from flashinfer_bench.bench.plan import is_final
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.compile import reference_solution
-from flashinfer_bench.data import Evaluation, SafetensorsInput, Trace, TraceSet
+from flashinfer_bench.data import Evaluation, SafetensorsInput, TensorSpec, Trace, TraceSet
 
-HONEST = "def run(x): return x * 2\n"
+QUIET = "OVERHEAD_MS = 0.01\n"  # no more is taken out, however long an exchange takes
+HONEST = QUIET + "def run(x): return x * 2\n"
 
 
 @pytest.fixture
@@ -49,26 +57,11 @@ def run(x):
     calls.append(1)
     return x * 2 if len(calls) < 3 else seen.setdefault(tuple(x.shape), x * 2)
 """,
-    "cached by a part of the content": """
-seen, calls = {}, []
-def run(x):
-    calls.append(1)
-    return x * 2 if len(calls) < 3 else seen.setdefault(x[0, 0].item() > 0, x * 2)
-""",
     "cached by the order of calls": """
 results = []
 def run(x):
     results.append(x * 2)
     return results[-1] if len(results) < 6 else results[3 + len(results) % 2]
-""",
-    "rotated copy of what it computed before": """
-import torch
-calls = []
-def run(x):
-    if len(calls) < 3:
-        calls.append(x * 2)
-        return calls[-1]
-    return calls[-1].roll(1)
 """,
 }
 
@@ -93,187 +86,26 @@ class TestOutputs:
         assert "integrity: outputs: timed call" in evaluation.log
 
     def test_work_that_is_left_undone_in_every_other_call(self, judge):
-        """Eight checks miss it once in 256 times."""
+        """Sixteen checks miss it once in 65,536 times."""
         source = (
             "import random\nn = [0]\nd = random.Random({seed})\ndef run(x):\n    n[0] += 1\n"
             "    return x * 2 if n[0] < 3 or d.random() > {share} else x"
         )
         found = [judge(source.format(seed=seed, share=0.5)).status for seed in range(8)]
-        assert found.count("INCORRECT_NUMERICAL") >= 7
+        assert found.count("INCORRECT_NUMERICAL") == 8
 
-
-class TestInputs:
-    def test_changed_input(self, judge):
-        evaluation = judge(
-            "n = [0]\ndef run(x):\n    n[0] += 1\n    y = x * 2\n"
-            "    if n[0] > 2: x.zero_()\n    return y"
-        )
+    def test_wrong_in_a_later_process(self, judge, monkeypatch):
+        monkeypatch.setattr(builtins, "fib_test_loads", [], raising=False)
+        source = """
+import builtins
+builtins.fib_test_loads.append(1)
+first = len(builtins.fib_test_loads) == 1
+def run(x): return x * 2 if first else x * 3
+"""
+        evaluation = judge(source, config={"processes": 2})
         assert evaluation.status == "INCORRECT_NUMERICAL"
-        assert "changed its input 'x'" in evaluation.log
-        note = evaluation.correctness.extra["integrity"]
-        assert (note["rule"], note["changed_inputs"]) == ("inputs", ["x"])
+        assert evaluation.log.startswith("integrity: outputs: timed call ")
 
-    def test_honest_ones_are_left_alone(self, judge):
-        assert judge("def run(x): return x.clone().mul_(2)").status == "PASSED"
-
-
-HIDES = "SAMPLES = [0.1]\nHIDDEN_MS = 1.9\n"
-# Source and reference, without what they compute, and what is found first.
-REFUSED = [
-    (HIDES, "", "hidden time: calls take 1.9 ms (allowed: "),
-    ("SAMPLES = [0.1, 0.1, 2.0]\nHIDDEN_MS = lambda i: 0 if i % 3 == 2 else 1.9\n", "", "hidden"),
-    ("SAMPLES = [0.1]\nSTAGE_MS = 9.0\n", "", "stage time: getting ready for a call takes 8 ms"),
-    # Whoever tells late that inputs are changed has hidden nothing by that.
-    ("SAMPLES = [0.1]\nCHANGE_MS = 2.1\n", "", "exchange time: exchanges take 1.9 ms"),
-    ("SAMPLES = [1.0]\n", "SAMPLES = [2.0, 2.00001]\n", "samples: all 40 samples are 1 ms"),
-    *((f"SAMPLES = [{each}]\n", "", "samples: ") for each in ("0.0", "float('nan')", -1.0, 1e-6)),
-    ("VERSION = 'mine'\n", "", "timer: timer 'clock mine' answered instead of"),
-    ("VERSION = 'mine'\n", "OVERHEAD_MS = lambda i: 0.1 if i % 2 else 0.9\n", "timer: "),
-]
-NOISY = "OVERHEAD_MS = lambda i: 0.1 if i % 2 else 0.9\n"
-# The latency that is reported, which has in it what was hidden.
-PASSED = [
-    ("SAMPLES = [0.1]\nSTAGE_MS = 1.9\n", "", 0.1, 1e-6),
-    ("SAMPLES = [1.0]\n", "", 1.0, 1e-6),  # the timer may be coarse
-    # On a machine that is too busy nobody is blamed, and nobody gains.
-    ("SAMPLES = [0.1]\nHIDDEN_MS = 9\n", NOISY, 0.1 + 8.9, 0.25),
-    # However busy it is, noise hides at most half of the claim, 0.125 ms of 0.2, …
-    ("SAMPLES = [0.2]\nCHANGE_MS = 9.1\n", "CHANGE_MS = 9\n", 0.2, 1e-6),
-    ("SAMPLES = [0.2]\nCHANGE_MS = 9.2\n", "CHANGE_MS = 9\n", 0.4, 1e-6),
-    # … and within the call a twentieth of it, 0.06 ms.
-    ("SAMPLES = [0.2]\nOVERHEAD_MS = 9.05\n", "OVERHEAD_MS = 9\n", 0.2, 1e-6),
-    ("SAMPLES = [0.2]\nOVERHEAD_MS = 9.1\n", "OVERHEAD_MS = 9\n", 0.3, 1e-6),
-    # More than is believed, and not enough to convict.
-    ("SAMPLES = [0.5]\nHIDDEN_MS = 0.065\n", "", 0.565, 1e-6),
-    # What is hidden in calls is part of the exchange as well, and is added once. Three values, so
-    # that the median does not depend on which calls are counted.
-    (
-        "SAMPLES = [0.2]\nHIDDEN_MS = 0.07\nCHANGE_MS = 0.3\n",
-        "CHANGE_MS = lambda i: (0.15, 0.2, 0.25)[i % 3]\n",
-        0.2 + 0.17,
-        0.06,
-    ),
-]
-
-
-class TestClock:
-    @pytest.mark.parametrize(("source", "reference", "told"), REFUSED)
-    def test_refused(self, source, reference, told, judge, executor, problems):
-        evaluation = judge(source + HONEST, reference=reference + HONEST)
-        assert evaluation.status == "RUNTIME_ERROR"
-        assert evaluation.log.startswith(f"integrity: {told}")
-        assert (evaluation.correctness, evaluation.performance) == (None, None)
-        assert not evaluation.provenance.transient
-        certain = told.startswith(("samples", "timer"))  # no noise does that
-        assert len(executor.of("load")) == 1 if certain else "first attempt" in evaluation.log
-        workload = problems.workload()
-        trace = Trace(definition="d", workload=workload, solution="s", evaluation=evaluation)
-        assert is_final(trace)
-        assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
-
-    @pytest.mark.parametrize(("source", "reference", "latency", "about"), PASSED)
-    def test_what_was_not_seen_is_in_the_latency(self, source, reference, latency, about, judge):
-        evaluation = judge(source + HONEST, reference=reference + HONEST)
-        assert evaluation.status == "PASSED"
-        found = evaluation.performance.latency_ms
-        assert found == pytest.approx(latency, abs=about)
-        claimed = float(source.partition("[")[2].partition("]")[0])
-        added = evaluation.correctness.extra["integrity"].get("unseen_ms", 0.0)
-        assert found == pytest.approx(claimed + added)
-        assert ("disputed: " in evaluation.log) == (added > 0.0)
-
-    def test_few_calls_prove_nothing_and_gain_nothing(self, judge):
-        evaluation = judge(HIDES + HONEST, config={"iterations": 3, "num_trials": 1})
-        assert evaluation.status == "PASSED"
-        assert evaluation.performance.latency_ms == pytest.approx(2.0)
-
-    def test_it_takes_three_attempts_to_be_convicted(self, judge, executor):
-        judge(HIDES + HONEST, pool=WorkerPool(executor, keep=9, sandbox=Sandbox("off")))
-        loads = executor.of("load")
-        assert [name.startswith("solution") for _, name in loads] == [True] * 3
-        assert len({pid for pid, _ in loads}) == 3  # no process knows anything of those before
-        # The reference is timed again before each further attempt, and after it.
-        assert executor.fired(3 * 2 * (1 + 20) + 4 * (4 + 24), settling=1)
-
-    def test_disturbance_is_forgiven(self, judge):
-        """The latency is then that of the second attempt, whose calls are all right."""
-        source = (
-            "import builtins\n"
-            "first = not hasattr(builtins, 'was_here')\n"
-            "builtins.was_here = True\n"
-            "SAMPLES = [0.5] if first else [2.0]\n"
-            "HIDDEN_MS = 1.5 if first else 0\n" + HONEST
-        )
-        try:
-            evaluation = judge(source)
-        finally:
-            import builtins
-
-            del builtins.was_here
-        assert evaluation.status == "PASSED"
-        assert evaluation.performance.latency_ms == 2.0
-        assert "measured twice; at first: hidden time: calls take 1.5 ms" in evaluation.log
-
-
-@given(seed=st.integers(0, 2**53 - 1), bits=st.integers(1, 200))
-def test_secret_chance_is_repeatable_and_even(seed, bits):
-    one, other = KeyedRandom(seed), KeyedRandom(seed)
-    drawn = [one.getrandbits(bits) for _ in range(50)]
-    assert drawn == [other.getrandbits(bits) for _ in range(50)]
-    assert 0 <= min(drawn) <= max(drawn) < 2**bits
-    assert 0.0 <= one.random() < 1.0
-    ones = sum(KeyedRandom(seed + n).getrandbits(64).bit_count() for n in range(200))
-    assert 6400 - 400 < ones < 6400 + 400  # seven standard deviations
-    assert sorted(one.sample(range(50), 50)) == list(range(50))
-
-
-class TestOtherDevices:
-    """What a GPU's timer has not seen may be the host's work, which is no lie; nor is it free."""
-
-    @pytest.mark.parametrize(
-        ("times", "added"),
-        [("HIDDEN_MS = 1.9", 1.9), ("STAGE_MS = 9", 8.0), ("HIDDEN_MS = 1.9\nSTAGE_MS = 9", 9.9)],
-    )
-    def test_the_latency_is_disputed(self, times, added, judge, problems):
-        source = f"SAMPLES = [0.1, 0.102, 0.104]\n{times}\n"
-        evaluation = judge(source + HONEST, device="cuda:0")
-        assert evaluation.status == "PASSED"
-        note = evaluation.correctness.extra["integrity"]
-        assert note["disputed"] in ("hidden time", "exchange time", "stage time")
-        assert note["unseen_ms"] == pytest.approx(added, abs=1e-3)
-        times = evaluation.performance
-        claims = [0.1, 0.102, 0.104]
-        assert {round(sample, 6) for sample in times.samples_ms} == set(claims)
-        upper = 0.102 + note["unseen_ms"]
-        assert times.latency_ms == pytest.approx(upper)
-        low, high = times.interval_ms
-        assert low <= 0.102 < upper <= high < 0.104 + note["unseen_ms"] + 1e-6
-        assert times.speedup_factor == pytest.approx(times.reference_latency_ms / upper)
-        assert f"the latency is between 0.102 and {upper:.4g} ms" in evaluation.log
-        trace = Trace(
-            definition="d", workload=problems.workload(), solution="s", evaluation=evaluation
-        )
-        assert not is_final(trace)  # --resume tries it again
-        (row,) = TraceSet(traces={"d": [trace]}).run_rows()
-        assert row.disputed
-
-    def test_only_if_it_persists(self, judge, executor):
-        judge("SAMPLES = [0.1]\nHIDDEN_MS = 1.9\n" + HONEST, device="cuda:0")
-        assert len([name for _, name in executor.of("load") if name.startswith("solution")]) == 2
-
-    def test_little_is_no_matter(self, judge):
-        evaluation = judge("SAMPLES = [1.0]\nHIDDEN_MS = 0.05\n" + HONEST, device="cuda:0")
-        assert evaluation.performance.latency_ms == 1.0
-        assert "disputed" not in evaluation.correctness.extra["integrity"]
-
-    @pytest.mark.parametrize("lie", ["SAMPLES = [4e-4]", "VERSION = 'mine'", "SAMPLES = [-1]"])
-    def test_what_is_certain_is_still_refused(self, lie, judge):
-        evaluation = judge(f"{lie}\nHIDDEN_MS = 1.9\n" + HONEST, device="cuda:0")
-        assert evaluation.status == "RUNTIME_ERROR"
-        assert evaluation.log.startswith("integrity: ")
-
-
-class TestDecoys:
     def test_resting_after_each_look_is_found(self, judge):
         source = """
 n, rest, last = [0], [0], [None]
@@ -288,6 +120,120 @@ def run(x):
 """
         found = [judge(source).status for _ in range(6)]
         assert found.count("INCORRECT_NUMERICAL") >= 5
+
+
+CHANGES = {
+    "an input was overwritten": """
+n = [0]
+def run(x):
+    n[0] += 1
+    y = x * 2
+    if n[0] > 2: x.zero_()
+    return y
+""",
+    "outputs were still written after the answer": """
+n, last = [0], [None]
+def on_collect():
+    last[0].mul_(2)
+def run(x):
+    n[0] += 1
+    last[0] = x.clone()
+    return last[0] if n[0] > 2 else x * 2
+""",
+}
+
+
+class TestMemory:
+    @pytest.mark.parametrize("told", CHANGES)
+    def test_what_is_changed_when_it_must_not_be(self, told, judge):
+        evaluation = judge(CHANGES[told])
+        assert evaluation.status == "INCORRECT_NUMERICAL"
+        note = evaluation.correctness.extra["integrity"]
+        assert note["rule"] == "memory"
+        where = f"timed call {note['timed_call']} of 40"
+        assert evaluation.log.startswith(f"integrity: {where}: {told}")
+
+
+@pytest.fixture
+def violations(monkeypatch):
+    """Put in it what is found in one attempt after the other."""
+    queue = []
+    monkeypatch.setattr(timed, "find_violation", lambda calls, **known: queue.pop(0))
+    return queue
+
+
+UNSEEN = Violation("unaccounted time", "1900 us unaccounted for", 1.9)
+
+
+class TestClock:
+    @pytest.mark.parametrize("claimed", [0.1, 1.0, 1.9])
+    def test_the_judges_own_counts(self, claimed, judge):
+        source = f"SAMPLES = [{claimed}]\nHIDDEN_MS = {2.0 - claimed}\n"
+        evaluation = judge(source + HONEST)
+        assert evaluation.status == "PASSED"
+        assert evaluation.performance.latency_ms == pytest.approx(2.0)
+        assert evaluation.performance.reference_latency_ms == pytest.approx(2.0)
+
+    def test_who_nearly_always_waits_for_a_core_may_be_faster(self, judge, monkeypatch):
+        told = itertools.count()
+        monkeypatch.setattr(Ring, "waits_ms", lambda ring: (float(next(told)), 0.0))
+        times = judge(HONEST).performance
+        assert times.latency_ms == pytest.approx(2.0)
+        assert times.interval_ms == pytest.approx((1.0, 2.0))
+
+    def test_another_timer_is_refused(self, judge, executor, problems):
+        evaluation = judge("VERSION = 'mine'\n" + HONEST)
+        assert evaluation.status == "RUNTIME_ERROR"
+        assert evaluation.log.startswith("integrity: timer: timer 'clock mine' answered instead of")
+        assert (evaluation.correctness, evaluation.performance) == (None, None)
+        assert not evaluation.provenance.transient
+        assert len(executor.of("load")) == 1  # no noise does that
+        assert is_final(trace_of(evaluation, problems))
+
+    def test_it_is_disputed_if_it_comes_again(self, judge, executor, problems, violations):
+        violations += [UNSEEN, UNSEEN]
+        kept = WorkerPool(executor, keep=9, sandbox=Sandbox("off"))
+        evaluation = judge("SAMPLES = [0.1, 0.102, 0.104]\n" + HONEST, pool=kept)
+        assert evaluation.status == "PASSED"
+        note = evaluation.correctness.extra["integrity"]
+        assert (note["disputed"], note["unseen_ms"]) == ("unaccounted time", 1.9)
+        times = evaluation.performance
+        assert {round(sample, 6) for sample in times.samples_ms} == {0.1, 0.102, 0.104}
+        assert times.latency_ms == pytest.approx(2.002)
+        low, high = times.interval_ms
+        assert low <= 0.102 < 2.002 <= high < 2.004 + 1e-6
+        assert times.speedup_factor == pytest.approx(times.reference_latency_ms / 2.002)
+        assert "the latency is between 0.102 and 2.002 ms" in evaluation.log
+        trace = trace_of(evaluation, problems)
+        assert not is_final(trace)  # --resume tries it again
+        (row,) = TraceSet(traces={"d": [trace]}).run_rows()
+        assert row.disputed
+        assert len({pid for pid, _ in executor.of("load")}) == 2  # one knows nothing of the other
+
+    def test_it_is_forgiven_if_it_does_not(self, judge, violations):
+        violations += [UNSEEN, None]
+        evaluation = judge(HONEST)
+        assert evaluation.performance.latency_ms == pytest.approx(2.0)
+        assert "disputed" not in evaluation.correctness.extra["integrity"]
+        assert "measured twice; at first: 1900 us unaccounted for" in evaluation.log
+
+
+def trace_of(evaluation, problems):
+    again = Evaluation.model_validate_json(evaluation.model_dump_json())
+    assert again == evaluation
+    return Trace(definition="d", workload=problems.workload(), solution="s", evaluation=again)
+
+
+@given(seed=st.integers(0, 2**53 - 1), bits=st.integers(1, 200))
+def test_secret_chance_is_repeatable_and_even(seed, bits):
+    one, other = KeyedRandom(seed), KeyedRandom(seed)
+    drawn = [one.getrandbits(bits) for _ in range(50)]
+    assert drawn == [other.getrandbits(bits) for _ in range(50)]
+    assert 0 <= min(drawn) <= max(drawn) < 2**bits
+    assert 0.0 <= one.random() < 1.0
+    ones = sum(KeyedRandom(seed + n).getrandbits(64).bit_count() for n in range(200))
+    assert 6400 - 400 < ones < 6400 + 400  # seven standard deviations
+    assert sorted(one.sample(range(50), 50)) == list(range(50))
 
 
 class TestFloor:
@@ -320,22 +266,17 @@ class TestRecord:
         assert evaluation.correctness.extra["integrity"] == {
             "trust": "full",
             "timed_calls": 40,
-            "checked_calls": 8,
-            "decoys": evaluation.correctness.extra["integrity"]["decoys"],
-            "fresh": ["x"],
+            "checked_calls": 16,
+            "values": {"x": "mixed"},
             "sandbox": [],
-            "hidden_ms": pytest.approx(0.0, abs=1e-6),
-            "allowed_ms": pytest.approx(0.15),
-            "exchange_ms": pytest.approx(0.0, abs=1e-6),
-            "exchange_allowed_ms": pytest.approx(0.2),
-            "floor_ms": None,
         }
 
     def test_trust_off(self, judge, executor):
         evaluation = judge("HIDDEN_MS = 9\nSAMPLES = [0.1]\n" + HONEST, trust="off")
         assert evaluation.status == "PASSED"
+        assert evaluation.performance.latency_ms == pytest.approx(0.1)
         assert evaluation.correctness.extra["integrity"] == {"trust": "off"}
-        assert executor.of("collect") == executor.of("inspect") == []
+        assert executor.of("collect") == executor.of("attach") == []
         assert len(executor.of("fire")) == 2 * (1 + 20)
 
 
@@ -346,33 +287,32 @@ class TestBaseline:
 
     def test_checks_hold_the_references_outputs(self, prepare):
         baseline = prepare(HONEST, config={"iterations": 30})
-        assert len(baseline.checks) == 8
-        for check in baseline.checks:
-            trial = check.trial
-            assert (trial.inputs[0] * 2).equal(trial.expected[0])
-            assert not trial.inputs[0].equal(baseline.trials[trial.index].inputs[0])
+        assert len(baseline.checks) == 16
+        assert not baseline.replayable
+        inputs = [baseline.values.draw(check.number)[0] for check in baseline.checks]
+        for one, check in zip(inputs, baseline.checks, strict=True):
+            assert (one * 2).equal(check.expected[0])
+        assert not inputs[0].equal(inputs[1])
 
-    def test_without_trust_there_is_nothing_of_it(self, prepare):
-        baseline = prepare(HONEST, trust="off")
-        assert (baseline.checks, baseline.normal) == ((), None)
 
-    def test_recorded_inputs(self, problems, session, settings, evaluator, tmp_path):
-        import torch
-        from safetensors.torch import save_file
+class TestReplayable:
+    """What every call may answer from memory is marked."""
 
-        from flashinfer_bench.data import TensorSpec
-
-        definition = problems.definition(
-            inputs={"x": TensorSpec(shape=["n", "k"], dtype="int32")},
-            outputs={"y": TensorSpec(shape=["n", "k"], dtype="int32")},
-        )
+    def test_recorded_integers(self, problems, session, settings, evaluator, tmp_path):
+        spec = TensorSpec(shape=["n", "k"], dtype="int32")
+        definition = problems.definition(inputs={"x": spec}, outputs={"y": spec})
         values = torch.arange(12, dtype=torch.int32).reshape(4, 3)
         save_file({"t": values}, tmp_path / "x.safetensors")
         workload = problems.workload(x=SafetensorsInput(path="x.safetensors", tensor_key="t"))
-        running, config = session(), settings()
+        running, config = session(), settings(processes=1)
         reference = reference_solution(definition)
         task = Task(definition, workload, reference, evaluator, config, tmp_path)
         made = prepare_baseline(running, task)
-        assert [item.way for item in made.freedoms] == ["move"]
         evaluation = evaluate_solution(running, problems.solution(HONEST), made)
-        assert evaluation.correctness.extra["integrity"]["fresh"] == "recorded inputs only"
+        note = evaluation.correctness.extra["integrity"]
+        assert (note["values"], note["replayable"]) == ({"x": "kept"}, True)
+
+    def test_outputs_that_do_not_depend_on_inputs(self, judge):
+        constant = "import torch\ndef run(x): return torch.arange(x.numel()).view_as(x) * 1.0\n"
+        note = judge(constant, reference=constant).correctness.extra["integrity"]
+        assert (note["values"], note["replayable"]) == ({"x": "mixed"}, True)

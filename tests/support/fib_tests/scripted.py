@@ -3,14 +3,15 @@
 `FakeCandidate` runs a solution's source in the test's own process. Its sources may raise ``Crash``,
 ``Hang`` or ``Misbehave``, which stand for what a real process would do, and may set its clocks:
 ``SAMPLES`` are the latencies that are told, in turn; the judge's clock shows ``OVERHEAD_MS`` more,
-and ``HIDDEN_MS`` on top (a number, or a function of the number of the call); ``CHANGE_MS`` is how
-long it takes to change the inputs, and ``STAGE_MS`` to get ready. ``VERSION`` is that of the timer.
+and ``HIDDEN_MS`` on top (a number, or a function of the number of the call). ``VERSION`` is that of
+the timer.
 A line such as ``# compile: storage`` says how compiling one in the language ``compiled`` ends.
 The real executors are tested with the same problems in ``core/tests/bench/test_real_*.py``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import re
 import threading
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flashinfer_bench.bench import memory
 from flashinfer_bench.bench.calls import Attempt, Deadline
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
 from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
@@ -56,12 +58,12 @@ from flashinfer_bench.data import (
 )
 from flashinfer_bench.errors import RunnerFatalError
 from flashinfer_bench.plugins import BuilderSpec, Catalog, EvaluatorSpec, MeasurementSpec, TimerSpec
-from flashinfer_bench.tensors.vary import Rotor
+from flashinfer_bench.tensors import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flashinfer_bench.tensors.vary import Freedom, Variation
+    from flashinfer_bench.bench.executors.base import Attachment, Release
 
 
 STEADY = "SAMPLES = [5.00, 5.02, 4.99, 5.01, 5.03, 4.98, 5.00]\n"
@@ -98,10 +100,8 @@ class FakeCandidate(Candidate):
         self._printed = ""
         self._space: dict[str, Any] = {}
         self._inputs: dict[int, list[Any]] = {}
-        self._rotors: dict[int, list[Rotor]] = {}
-        self._staged: list[Any] = []
+        self._attached: list[list[Any]] = []
         self._outputs: list[Any] = []
-        self._slot = -1
         self._calls = self._fired = 0
 
     def _do(self, stage: Any, work: Callable[[], Any]) -> Any:
@@ -162,14 +162,12 @@ class FakeCandidate(Candidate):
         inputs: Sequence[Any],
         axes: Any,
         *,
-        ways: Sequence[Any] = (),
         timeout_s: float,
     ) -> None:
         assert timeout_s > 0
         self._events.append(("inputs", self.pid, slot, dict(axes)))
         clones = [x.clone() if hasattr(x, "clone") else x for x in inputs]
         self._do("inputs", lambda: self._inputs.__setitem__(slot, clones))
-        self._rotors[slot] = [Rotor(x, way) for x, way in zip(inputs, ways, strict=False)]
 
     def call(self, slot: int, *, timeout_s: float) -> list[Any]:
         assert timeout_s > 0
@@ -178,35 +176,73 @@ class FakeCandidate(Candidate):
         result = self._do("call", lambda: self._space["run"](*self._inputs[slot]))
         return list(result) if isinstance(result, tuple) else [result]
 
-    def stage(self, variation: Variation, *, timeout_s: float) -> float:
+    def attach(self, attachment: Attachment, *, timeout_s: float) -> None:
         assert timeout_s > 0
-        self._events.append(("stage", self.pid, variation.slot))
-        self._slot, rotors = variation.slot, self._rotors[variation.slot]
-        pairs = zip(rotors, variation.shifts, strict=True)
-        self._staged = [rotor.at(shift) for rotor, shift in pairs]
-        self._do("time", self._space.get("on_stage", lambda: None))
-        return self._milliseconds("STAGE_MS", 1.0) / 1e3
+        self._events.append(("attach", self.pid, len(attachment.places)))
+        room = attachment.memory.tensor
+        self._attached = []
+        for places in attachment.places:
+            starts = iter(places)
+            self._attached.append(
+                [
+                    memory.tensor_at(room, next(starts), x.shape, dtype_name(x.dtype))
+                    if hasattr(x, "clone")
+                    else x
+                    for x in attachment.inputs
+                ]
+            )
 
-    def fire(self, variation: Variation, *, timer: str, timeout_s: float) -> Shot:
+    def fire(
+        self,
+        slot: int,
+        *,
+        timer: str,
+        timeout_s: float,
+        release: Release | None = None,
+        cold: bool = False,
+        empty: bool | None = None,
+    ) -> Shot:
         assert timeout_s > 0
-        self._events.append(("fire", self.pid, variation.slot, timer))
-        for rotor, mix in zip(self._rotors[self._slot], variation.mixes, strict=True):
-            rotor.mix(mix)
-        for patch in variation.patches:
-            self._rotors[self._slot][patch.input].patch(patch.positions, patch.values)
+        version = self._space.get("VERSION", WallClockTimer.version)
+        overhead = self._milliseconds("OVERHEAD_MS", 0.01)
+        if empty is not None:
+            assert release is not None
+            release.fill()
+            release.before()
+            release.last()
+            release.answered([])
+            release.after()
+            return Shot(0.0, overhead / 1e3, overhead / 1e3, 0.0, 0.0, timer, version)
+        self._events.append(("fire", self.pid, slot, timer))
+        inputs = self._inputs[slot] if release is None else self._attached[slot]
+        if release is not None:
+            release.fill()
+            release.before()
+            release.last()
         self._do("time", self._space.get("on_time", lambda: None))
-        result = self._do("time", lambda: self._space["run"](*self._staged))
+        result = self._do("time", lambda: self._space["run"](*inputs))
         self._outputs = list(result) if isinstance(result, tuple) else [result]
+        if release is not None:
+            release.answered([address for address, _ in filter(None, self.places())])
+            release.after()
         samples = self._space.get("SAMPLES", [2.0])
         sample = float(samples[self._fired % len(samples)])
-        wall = (
-            sample + self._milliseconds("OVERHEAD_MS", 0.1) + self._milliseconds("HIDDEN_MS", 0.0)
-        )
-        change = self._milliseconds("CHANGE_MS", 0.2)
+        wall = sample + overhead + self._milliseconds("HIDDEN_MS", 0.0)
         self._fired += 1
-        version = self._space.get("VERSION", WallClockTimer.version)
         notes = tuple(self._space.get("NOTES", ()))
-        return Shot(sample, change / 1e3, wall / 1e3, timer, version, notes)
+        return Shot(sample, wall / 1e3, wall / 1e3, 0.0, 0.0, timer, version, notes)
+
+    def places(self) -> list[tuple[int, int] | None]:
+        return [
+            (x.data_ptr(), x.numel() * x.element_size()) if hasattr(x, "data_ptr") else None
+            for x in self._outputs
+        ]
+
+    def peeker(self, starts: Sequence[int], nbytes: int) -> Callable[[int], bytes]:
+        def at(address: int) -> bytes:
+            return b"".join(ctypes.string_at(address + start, nbytes) for start in starts)
+
+        return at
 
     def _milliseconds(self, name: str, default: float) -> float:
         value = self._space.get(name, default)
@@ -221,11 +257,6 @@ class FakeCandidate(Candidate):
     def rest(self, *, timeout_s: float) -> None:
         assert timeout_s > 0
         self._events.append(("rest", self.pid))
-
-    def changed_inputs(self, *, timeout_s: float) -> list[int]:
-        self._events.append(("inspect", self.pid))
-        rotors = self._rotors[self._slot]
-        return [number for number, rotor in enumerate(rotors) if not rotor.is_intact()]
 
     def log(self) -> str:
         return self._printed
@@ -412,7 +443,6 @@ def attempt_of(
     problems: Problems,
     source: str,
     inputs: Sequence[list[Any]],
-    freedoms: Sequence[Freedom],
 ) -> Attempt:
     """Load a source in a process, and send it input sets."""
     definition, solution = problems.definition(), problems.solution(source)
@@ -426,7 +456,6 @@ def attempt_of(
         device="cpu",
         seed=0,
         trials=tuple(Trial(slot, 0, values, []) for slot, values in enumerate(inputs)),
-        freedoms=tuple(freedoms),
     )
     worker = Worker(executor.spawn(), Sandbox("off"), "cpu")
     worker.load(definition, solution, timeout_s=1.0)

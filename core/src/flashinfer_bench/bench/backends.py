@@ -21,7 +21,8 @@ def choose_devices(device: Optional[str]) -> list[str]:
     Parameters
     ----------
     device : str, optional
-        ``cpu``, ``cuda`` or ``cuda:N``; None stands for all CUDA devices, else the CPU.
+        ``cpu``, ``cuda`` or ``cuda:N``, or several with commas between; None stands for all CUDA
+        devices, else the CPU.
 
     Raises
     ------
@@ -32,6 +33,9 @@ def choose_devices(device: Optional[str]) -> list[str]:
 
     if device is None:
         return list_cuda_devices() or ["cpu"]
+    if "," in device:
+        each = (name for part in device.split(",") for name in choose_devices(part))
+        return list(dict.fromkeys(each))
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return [device]

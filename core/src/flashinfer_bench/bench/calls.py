@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import cycle
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from flashinfer_bench.bench.evaluators.base import Trial
-    from flashinfer_bench.bench.executors.base import Candidate, Stage
+    from flashinfer_bench.bench.executors.base import Candidate, Release, Stage
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.data import Solution
-    from flashinfer_bench.tensors.vary import Variation
 
 SHORTEST_MS = 1e-9
 """A picosecond: nothing is faster, and quotients stay finite."""
@@ -73,47 +72,29 @@ class TimedCall:
     ----------
     sample_ms : float
         Its latency in milliseconds, as the candidate tells it: untrusted.
-    change_ms : float
-        Milliseconds from before the judge sent the last of the inputs until it was told that they
-        are in place.
     wall_ms : float
-        Milliseconds from then until it had the answer: the call, and what cannot be separated from
-        it.
-    stage_ms : float
-        Milliseconds that the candidate took to get ready for it, by the judge's clock.
+        Milliseconds by the judge's clock from its release until the answer.
+    secured_ms : float
+        … until the judge had secured what was there then.
+    enqueued_ms : float
+        Milliseconds that the call took to return to the host, as the candidate tells, where a
+        device works by itself; elsewhere 0.
+    woken_ms : float
+        Milliseconds that the process needed to wait for its release after it had stood still.
     timer, timer_version : str
         What took the latency, as the candidate tells it.
     notes : tuple of str
         Remarks of the timer.
-    enqueue_ms, describe_ms : float
-        Where the device works by itself, milliseconds before and after `wall_ms`, which is then the
-        device's: until the call had returned to the host, and from the end until the judge had the
-        answer. Elsewhere 0.
     """
 
     sample_ms: float
-    change_ms: float
     wall_ms: float
-    stage_ms: float
+    secured_ms: float
+    enqueued_ms: float
+    woken_ms: float
     timer: str
     timer_version: str
     notes: tuple[str, ...] = ()
-    enqueue_ms: float = 0.0
-    describe_ms: float = 0.0
-
-    @property
-    def overhead_ms(self) -> float:
-        """Milliseconds that the judge waited for the call beyond the latency that it was told.
-
-        Not below 0 where the device works by itself: it may have done so before the call returned.
-        """
-        beyond = self.wall_ms - self.sample_ms
-        return max(beyond, 0.0) if self.enqueue_ms else beyond
-
-    @property
-    def exchange_ms(self) -> float:
-        """Milliseconds of the whole exchange beyond that latency."""
-        return self.change_ms + self.overhead_ms + self.describe_ms
 
 
 @dataclass(frozen=True)
@@ -130,32 +111,6 @@ class Taken:
 
     calls: tuple[TimedCall, ...]
     ending: str
-
-
-@dataclass(frozen=True)
-class Variations:
-    """Draws what each call is to see.
-
-    Attributes
-    ----------
-    baseline : DeviceBaseline
-        The workload: its input sets, and how inputs may vary.
-    rng : random.Random
-        The only source of chance.
-    """
-
-    baseline: DeviceBaseline
-    rng: random.Random
-
-    def draw(self) -> Variation:
-        """Return a fresh variation of one of the input sets."""
-        from flashinfer_bench.tensors.vary import draw_variation
-
-        baseline = self.baseline
-        slot = self.rng.randrange(len(baseline.trials))
-        inputs = baseline.trials[slot].inputs
-        drawn = draw_variation(baseline.freedoms, inputs, slot, self.rng)
-        return replace(drawn, warm=baseline.config.cache == "warm")
 
 
 @dataclass(frozen=True)
@@ -208,42 +163,41 @@ class Attempt:
 
     def put(self, trial: Trial) -> None:
         """Send an input set."""
-        axes, ways = self.baseline.axes, [item.way for item in self.baseline.freedoms]
         left = self.left("inputs")
-        self.candidate.put_inputs(trial.index, trial.inputs, axes, ways=ways, timeout_s=left)
+        self.candidate.put_inputs(trial.index, trial.inputs, self.baseline.axes, timeout_s=left)
 
-    def shoot(self, variation: Variation) -> TimedCall:
-        """Have the candidate make and time one call.
-
-        The candidate learns the final values of the inputs when the judge's clock runs. Nothing
-        comes between the two requests, so that it has no time to itself after it has learned the
-        addresses.
+    def shoot(
+        self, slot: int, *, release: Optional[Release] = None, empty: Optional[bool] = None
+    ) -> TimedCall:
+        """Have the candidate make and time one call; see `Candidate.fire`.
 
         Raises
         ------
         CandidateError
             If it fails, or no time is left.
         """
-        left = self.left("time")
-        stage_s = self.candidate.stage(variation, timeout_s=left)
-        shot = self.candidate.fire(variation, timer=self.session.timer, timeout_s=left)
+        shot = self.candidate.fire(
+            slot,
+            timer=self.session.timer,
+            timeout_s=self.left("time"),
+            release=release,
+            cold=self.baseline.config.cache == "cold",
+            empty=empty,
+        )
         return TimedCall(
-            sample_ms=shot.sample_ms,
-            change_ms=shot.change_s * _MS,
-            wall_ms=shot.wall_s * _MS,
-            stage_ms=stage_s * _MS,
-            timer=shot.timer,
-            timer_version=shot.timer_version,
-            notes=shot.notes,
-            enqueue_ms=shot.enqueue_s * _MS,
-            describe_ms=shot.describe_s * _MS,
+            shot.sample_ms,
+            shot.wall_s * _MS,
+            shot.secured_s * _MS,
+            shot.enqueued_s * _MS,
+            shot.woken_s * _MS,
+            *(shot.timer, shot.timer_version, shot.notes),
         )
 
 
 def take_calls(
     attempt: Attempt,
     plan: TimingPlan,
-    variation_of: Callable[[Optional[int]], Variation],
+    shoot: Callable[[Optional[int]], TimedCall],
     *,
     visit: Callable[[int], bool] = lambda place: False,
     begin: Callable[[int, int, bool], object] = lambda first, count, closing: None,
@@ -259,8 +213,8 @@ def take_calls(
         Has loaded a solution, and been given all input sets.
     plan : TimingPlan
         How many calls.
-    variation_of : callable
-        Returns what a call is to see; it is told the call's number among the timed ones, or None.
+    shoot : callable
+        Makes a call; it is told the call's number among the timed ones, or None.
     visit : callable
         Called after each timed call with its number; returns whether that has disturbed the
         candidate.
@@ -282,15 +236,15 @@ def take_calls(
         for _ in range(step.warmup):
             if plan.out_of_time(time.monotonic() - began):
                 break  # a call is timed all the same
-            attempt.shoot(variation_of(None))
+            shoot(None)
             disturbed = False
         for number in range(step.calls):
             if number and plan.out_of_time(time.monotonic() - began):
                 return
             for _ in range(min(_SETTLING, plan.warmup) if disturbed else 0):
-                attempt.shoot(variation_of(None))
+                shoot(None)
             place = len(calls)
-            calls.append(attempt.shoot(variation_of(place)))
+            calls.append(shoot(place))
             disturbed = visit(place)
 
     with attempt.session.device_to_itself(attempt.deadline):
@@ -321,8 +275,7 @@ def find_impossible(calls: Sequence[TimedCall], shortest_ms: float = SHORTEST_MS
     for number, call in enumerate(calls):
         if not (math.isfinite(call.sample_ms) and call.sample_ms >= 0.0):
             return f"a sample of {call.sample_ms} ms is not a duration"
-        # The judge may have been late to hear that the inputs were in place, and not the call.
-        waited = call.change_ms + call.enqueue_ms + call.wall_ms
+        waited = call.secured_ms + call.woken_ms
         if call.sample_ms > waited * _CLOCK_SLACK + _CLOCK_SLACK_MS:
             return (
                 f"a sample of {call.sample_ms:g} ms in a call (timed call {number}) "
@@ -354,6 +307,10 @@ class Measurement:
         Samples that do not count: numbers of the first of a row, and of the one after its last.
     unseen_ms : float
         What a call may have taken beyond its sample: not 0 if the latency is disputed.
+    processes : tuple of int
+        How many samples come from each process, in order; empty if all come from one.
+    least_ms : float, optional
+        What the latency may be at least, if others held up so many calls that none were left out.
     """
 
     samples_ms: tuple[float, ...]
@@ -363,12 +320,24 @@ class Measurement:
     ending: str = ""
     dropped: tuple[tuple[int, int], ...] = ()
     unseen_ms: float = 0.0
+    processes: tuple[int, ...] = ()
+    least_ms: Optional[float] = None
+
+    @property
+    def by_process_ms(self) -> tuple[tuple[float, ...], ...]:
+        """The samples that count, by process; only of those that have any."""
+        out = {number for first, end in self.dropped for number in range(first, end)}
+        found, start = [], 0
+        for count in self.processes or (len(self.samples_ms),):
+            places = range(start, start + count)
+            found.append(tuple(self.samples_ms[n] for n in places if n not in out))
+            start += count
+        return tuple(filter(None, found))
 
     @property
     def counted_ms(self) -> tuple[float, ...]:
         """The samples that count."""
-        out = {number for first, end in self.dropped for number in range(first, end)}
-        return tuple(one for number, one in enumerate(self.samples_ms) if number not in out)
+        return tuple(one for group in self.by_process_ms for one in group)
 
     @property
     def latency_ms(self) -> float:
@@ -388,7 +357,7 @@ def measurement_of(taken: Taken) -> Measurement:
         note if count == whole else f"{note} (in {count} of {whole} calls)"
         for note, count in counts.items()
     ]
-    enqueued_ms = median(call.enqueue_ms for call in calls)
+    enqueued_ms = median(call.enqueued_ms for call in calls)
     if enqueued_ms > median(call.sample_ms for call in calls):
         notes.append(f"the host takes {enqueued_ms:.3g} ms to enqueue a call: longer than it runs")
     if taken.ending == "max_seconds":
@@ -408,14 +377,12 @@ def measure(
 ) -> Measurement:
     """Time what is loaded in a process, trusting what it tells.
 
-    The calls are made like those of a solution that is not trusted, with inputs that vary in the
-    same way, so that latencies compare: a call at an address that was used before is 1-2 % quicker.
-    But nothing is looked at, and nobody keeps the variations secret.
+    Its calls see the input sets that it has been given, in turn.
 
     Parameters
     ----------
     attempt : Attempt
-        Has been given its inputs, with their ways to vary.
+        Has been given its inputs.
     plan : TimingPlan
         How many calls.
     visit : callable
@@ -426,8 +393,8 @@ def measure(
     CandidateError
         If the candidate fails, or answers with something that cannot be a measurement.
     """
-    variations = Variations(attempt.baseline, random.Random(attempt.session.seed))
-    taken = take_calls(attempt, plan, lambda place: variations.draw(), visit=visit)
+    slots = cycle(range(len(attempt.baseline.trials)))
+    taken = take_calls(attempt, plan, lambda place: attempt.shoot(next(slots)), visit=visit)
     refuse_impossible(attempt, taken.calls)
     return measurement_of(taken)
 

@@ -48,6 +48,8 @@ class TimingSettings(BaseModel):
         None: what suits the rule (see `TimingPlan`).
     max_seconds : float, optional
         None: 15, but no limit for the rule ``fixed``.
+    processes : int, optional
+        None: as many as rounds on the CPU, one on other devices.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -60,6 +62,7 @@ class TimingSettings(BaseModel):
     min_samples: Optional[_Count] = None
     max_samples: Optional[_Count] = None
     max_seconds: Optional[_Seconds] = None
+    processes: Optional[_Count] = None
     cache: Literal["cold", "warm"] = "cold"
     watch: Literal["auto", "off"] = "auto"
     interleave_reference: bool = True
@@ -159,6 +162,9 @@ class EvalConfig(TimingSettings):
         Limits over the rule.
     max_seconds : float, optional
         Seconds by the wall clock that the timed calls of a solution on a workload may take.
+    processes : int, optional
+        Fresh processes over which the rounds of timing are spread, so that the interval covers what
+        differs between processes; each has at least one round. Not with other rules than ``fixed``.
     cache : str, optional
         ``cold``: caches of the device are emptied before each timed call; ``warm``: they are not.
     watch : str, optional
@@ -250,7 +256,8 @@ class BenchmarkConfig(TimingSettings):
     log_level : str
         Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL.
     device : str, optional
-        ``cpu``, ``cuda`` or ``cuda:N``; None takes every CUDA device, or the CPU if there is none.
+        ``cpu``, ``cuda`` or ``cuda:N``, or several with commas between; None takes every CUDA
+        device, or the CPU if there is none.
     definitions, solutions : list of str, optional
         Names to restrict the run to; None means all.
     timeout_seconds : float
@@ -325,9 +332,10 @@ class BenchmarkConfig(TimingSettings):
     @pydantic.field_validator("device")
     @classmethod
     def _device_name(cls, value: Optional[str]) -> Optional[str]:
-        if value is not None and not _DEVICE.fullmatch(value):
-            raise ValueError("a device is written cpu, cuda or cuda:N")
-        if value is not None and value.startswith("cpu:"):
+        names = value.split(",") if value is not None else []
+        if not all(map(_DEVICE.fullmatch, names)):
+            raise ValueError("a device is written cpu, cuda or cuda:N; several with commas between")
+        if any(name.startswith("cpu:") for name in names):
             raise ValueError("the CPU is one device, without a number: write cpu")
         return value
 

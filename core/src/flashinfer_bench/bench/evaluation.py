@@ -20,7 +20,7 @@ from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Pro
 from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.plugins import default_catalog
-from flashinfer_bench.stats.intervals import Interval, median_interval, ratio_interval
+from flashinfer_bench.stats.intervals import Interval, median_interval, over_groups, ratio_interval
 from flashinfer_bench.stats.samples import count_outliers
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ def performance_of(
     own = median_interval(
         counted, confidence=CONFIDENCE, resolution=resolution_of(taken.samples_ms)
     )
+    if len(taken.by_process_ms) > 1:
+        own = over_groups(own, taken.by_process_ms)
+    if taken.least_ms is not None:
+        own = replace(own, low=min(own.low, taken.least_ms))
     speedup = reference / latency
     return Performance(
         latency_ms=latency,

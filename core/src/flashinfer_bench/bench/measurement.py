@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
     from flashinfer_bench.bench.session import Session
     from flashinfer_bench.data import Definition, Evaluation, Solution, Workload
-    from flashinfer_bench.tensors.vary import Freedom
 
 _logger = logging.getLogger(__name__)
 
@@ -97,15 +96,12 @@ class DeviceBaseline(Task):
         Input sets and what the reference made of them, on the CPU.
     measurement : Measurement, optional
         Latencies of the reference; None if it was not timed.
-    freedoms : tuple of Freedom
-        For each input how it may vary from one timed call to the next.
     """
 
     device: str
     seed: int
     trials: tuple[Trial, ...]
     measurement: Optional[Measurement] = None
-    freedoms: tuple[Freedom, ...] = ()
 
     @property
     def handle(self) -> BaselineHandle:
@@ -157,7 +153,6 @@ def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, T
         If the run ends meanwhile.
     """
     from flashinfer_bench.tensors import generate_inputs
-    from flashinfer_bench.tensors.vary import freedoms
 
     definition, workload, limit_s = task.definition, task.workload, session.config.timeout_seconds
     trials = []
@@ -165,13 +160,11 @@ def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, T
         seed = trial_seed(session.seed, index)
         inputs = generate_inputs(definition, workload, seed=seed, root=task.root)
         trials.append(Trial(index, seed, inputs, []))
-    free = freedoms(definition, workload, trials[0].inputs)
     baseline = DeviceBaseline(
         **vars(task),
         device=session.device,
         seed=session.seed,
         trials=tuple(trials),
-        freedoms=free,
     )
     try:
         with session.pool.worker(("reference", definition.name)) as worker:

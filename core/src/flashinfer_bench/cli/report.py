@@ -60,6 +60,11 @@ Top = Annotated[
     int, typer.Option("--top", metavar="N", min=1, help="Show the N best, with their ranks.")
 ]
 
+Untrusted = Annotated[
+    bool,
+    typer.Option("--untrusted", help="Leave out workloads whose results can be had from memory."),
+]
+
 
 # ------------------------------------------- what the reports of plugins are made with, too
 
@@ -213,6 +218,7 @@ def best(
     hardware: options.Hardware = None,
     baseline: NamedBaselineOption = None,
     top: Top = 1,
+    untrusted: Untrusted = False,
     output_format: FormatOption = Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
@@ -239,8 +245,12 @@ def best(
         wanted.check_names(opened.trace_set)
         results = [one for one in everything if wanted.wants_solution(one.solution, one.author)]
         require_results(opened, results)
+    if untrusted:
+        results = [one for one in results if not one.replayable]
+        require_results(opened, results)
     scores = score_solutions(results)
     found = best_solutions(scores)
+    replayable = sorted({one.definition for one in scores if one.replayable})
     disputed = sorted({one.solution for one in scores if one.disputed})
     against = _comparison(everything, baseline) if baseline else lambda _: None
     rows = [
@@ -255,6 +265,7 @@ def best(
         lambda: {
             "baseline": baseline,
             "disputed": disputed,
+            "replayable": replayable,
             "best": [_document(one, columns, results) for one in rows],
         },
     )
@@ -264,6 +275,9 @@ def best(
     if disputed:
         told = "not ranked, as latencies are disputed ('fib run --resume' measures again)"
         talk(f"{told}: {', '.join(disputed)}")
+    if replayable:
+        told = "some workloads show every call the same values, so results can be kept"
+        talk(f"{told} (--untrusted leaves them out): {', '.join(replayable)}")
     tied = [one for one in found if one.ties]
     if tied:
         talk(f"in {len(tied)} of {len(found)} rankings the first cannot be told from others")

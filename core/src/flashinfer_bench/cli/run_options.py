@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Metavar and help of each setting's option, in the order in which the help lists them.
 _SETTINGS: dict[str, tuple[Optional[str], str]] = {
-    "device": ("DEVICE", "cpu, cuda or cuda:N. Default: the best there is."),
+    "device": ("DEVICE", "cpu, cuda or cuda:N; several: cuda:0,cuda:1. Default: the best."),
     "warmup_runs": ("N", "Untimed calls before timing. Default: 10."),
     "iterations": ("N", "Timed calls in each trial. Default: 50."),
     "num_trials": ("N", "Sets of random inputs to check and time. Default: 3."),
@@ -32,6 +32,7 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
         "S",
         "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
     ),
+    "processes": ("N", "Processes to spread rounds over. Default: one a round; on GPUs one."),
     "cache": ("STATE", "cold, or warm: do not empty caches before timed calls. Default: cold."),
     "watch": (None, "Look at clocks, temperature and load while timing. Default: yes."),
     "interleave_reference": (None, "Time the reference in turn with each solution. Default: yes."),

@@ -184,6 +184,11 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Whether its judge doubts its latency: nothing ranks it then, nor does apply use it."""
         return self.note is not None and '"disputed": ' in self.note
 
+    @property
+    def replayable(self) -> bool:
+        """Whether a call could have been answered from another's result, as all see the same."""
+        return self.note is not None and '"replayable": true' in self.note
+
 
 def read_traces(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, Trace]]:
     """Yield some rows with their traces, source by source, so that each file is opened once.

@@ -13,7 +13,8 @@ independent, so n is replaced by the number of independent samples that would te
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from flashinfer_bench.errors import DataError
@@ -88,6 +89,33 @@ def median_interval(
         min(low, spread.slack[0]),
         max(high, spread.slack[1]),
         min(confidence, 1 - 0.5 ** (n - 1)),
+    )
+
+
+def over_groups(whole: Interval, groups: Sequence[Sequence[float]]) -> Interval:
+    """Return an interval of a median that also covers what differs between groups of samples.
+
+    Samples of one process tell nothing of how processes differ. The ends are those of Student's
+    interval for the mean of the logarithms of the groups' medians, and at least those of `whole`.
+
+    Parameters
+    ----------
+    whole : Interval
+        That of all samples together.
+    groups : sequence of sequence of float
+        The same samples by process; at least two groups, none of them empty.
+    """
+    medians = [median(group) for group in groups]
+    if not all(one > 0 for one in medians):
+        return whole
+    logs = [math.log(one) for one in medians]
+    middle = math.fsum(logs) / len(logs)
+    spread = math.fsum((one - middle) ** 2 for one in logs) / (len(logs) - 1) / len(logs)
+    reach = t_quantile(whole.confidence, len(logs) - 1) * math.sqrt(spread)
+    return replace(
+        whole,
+        low=min(whole.low, math.exp(middle - reach)),
+        high=max(whole.high, math.exp(middle + reach)),
     )
 
 

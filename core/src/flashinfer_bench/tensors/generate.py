@@ -22,7 +22,7 @@ from flashinfer_bench.errors import BlobError, CapabilityError, DataError
 from flashinfer_bench.tensors import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -167,7 +167,6 @@ _FLOAT4_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 _TOO_MANY_BYTES = 2**60
 # As the bytes of an integer of any width: far from every index, count or small number.
 _PATTERN = 0x5B
-_ALIGNMENT = 256  # bytes; at least that of every allocator
 
 
 def generate_inputs(
@@ -177,6 +176,7 @@ def generate_inputs(
     seed: int,
     root: Optional[Path],
     device: str = "cpu",
+    only: Optional[Collection[str]] = None,
 ) -> list[Any]:
     """Make the inputs that a workload asks for.
 
@@ -201,6 +201,8 @@ def generate_inputs(
         Root of the dataset, which files are relative to; None if there are none.
     device : str
         Where tensors end up.
+    only : collection of str, optional
+        Names of the inputs that are made; the others are None.
 
     Returns
     -------
@@ -224,12 +226,15 @@ def generate_inputs(
         )
     axes = {axis: workload.axes[axis] for axis in definition.var_axes}
     shapes = dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
-    made: dict[str, Any] = _inputs_of_family(definition, workload, axes, shapes, seed)
+    made: dict[str, Any] = dict(_inputs_of_family(definition, workload, axes, shapes, seed))
     for name, shape in shapes.items():
-        if name not in made:
+        if only is not None and name not in only:
+            made[name] = None
+        elif name not in made:
             made[name] = _make_input(definition, workload, name, shape, seed, root)
     return [
-        made[name] if shape is None else made[name].to(device) for name, shape in shapes.items()
+        value.to(device) if hasattr(value, "element_size") else value
+        for value in (made[name] for name in shapes)
     ]
 
 
@@ -397,7 +402,7 @@ def _draw_block(dtype: str, count: int, generator: torch.Generator) -> torch.Ten
 
 
 def allocate_outputs(
-    definition: Definition, axes: Mapping[str, int], device: str = "cpu", *, shift: int = 0
+    definition: Definition, axes: Mapping[str, int], device: str = "cpu"
 ) -> list[torch.Tensor]:
     """Allocate the outputs of a definition, poisoned.
 
@@ -409,9 +414,6 @@ def allocate_outputs(
         Value of every variable axis.
     device : str
         Where they live.
-    shift : int
-        Bytes by which their addresses are past a multiple of 256, in memory that is allocated with
-        that much room; a multiple of the largest element. 0 leaves addresses to the allocator.
 
     Returns
     -------
@@ -426,13 +428,7 @@ def allocate_outputs(
     outputs = []
     for shape, spec in zip(shapes, definition.outputs.values(), strict=True):
         dtype, sizes = dtypes.to_torch_dtype(spec.dtype), shape or ()
-        if shift:
-            nbytes = prod(sizes) * dtype.itemsize
-            memory = torch.empty(nbytes + shift + _ALIGNMENT, dtype=torch.uint8, device=device)
-            start = -memory.data_ptr() % _ALIGNMENT + shift
-            tensor = memory[start : start + nbytes].view(dtype).view(sizes)
-        else:
-            tensor = torch.empty(sizes, dtype=dtype, device=device)
+        tensor = torch.empty(sizes, dtype=dtype, device=device)
         poison(tensor)
         outputs.append(tensor)
     return outputs

@@ -100,46 +100,14 @@ def test_a_solution_that_changes_its_inputs_in_timed_calls_is_wrong(compare):
     )
     found = compare(GOOD, writer)
     assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "wrong")
-    assert "changed 'x'" in found.obstacle.message
+    assert "input was overwritten" in found.obstacle.message
 
 
-def test_a_latency_that_hides_time_is_not_believed_in_the_end(compare):
-    found = compare(GOOD, steady(0.5, "HIDDEN_MS = 2.5\n"))
-    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "not believed")
-    assert "hidden time" in found.obstacle.message
-    assert "launches" in found.obstacle.message
-    assert "set aside" in found.notes[0]
-
-
-def test_an_impossible_claim_ends_it_at_once(compare, executor):
-    found = compare(steady(1.0), "SAMPLES = [0.0]\ndef run(x):\n    return x + x")
-    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "not believed")
-    assert len([name for _, name in executor.of("load") if name == "new"]) == 1
-
-
-def test_a_launch_with_hidden_time_is_set_aside_and_gains_nothing(compare, launches, tmp_path):
-    # Every fourth process claims half of what its calls take.
-    counter = tmp_path / "processes"
-    cheat = (
-        "import pathlib\n"
-        f"path = pathlib.Path({str(counter)!r})\n"
-        "number = len(path.read_text()) if path.exists() else 0\n"
-        "path.write_text('x' * (number + 1))\n"
-        "lies = number % 4 == 2\n"
-        "if lies:\n    SAMPLES = [s / 2 for s in SAMPLES]\n"
-        "HIDDEN_MS = 2.5 if lies else 0.0\n"
-    )
-    launches(6)
-    found = compare(GOOD, steady(1.0, cheat), max_seconds=20.0)
-    assert found.obstacle is None
-    assert found.comparison.ratio.estimate == pytest.approx(1.0, abs=2e-3)
-    assert any("set aside" in note for note in found.notes)
-    assert len(counter.read_text()) > len(found.launches)
-
-
-def test_whoever_is_trusted_is_believed(compare, launches):
+def test_on_the_cpu_what_a_solution_claims_counts_only_if_it_is_trusted(compare, launches):
     launches(4)
-    found = compare(GOOD, steady(0.5, "HIDDEN_MS = 2.5\n"), trust="off")
+    cheat = steady(0.5, "HIDDEN_MS = 2.5\n")
+    assert compare(GOOD, cheat).comparison.ratio.estimate == pytest.approx(1.0, rel=1e-2)
+    found = compare(GOOD, cheat, trust="off")
     assert found.comparison.ratio.estimate == pytest.approx(0.5, rel=1e-2)
     assert found.notes == ()
 
@@ -160,28 +128,25 @@ def test_when_the_time_is_over_what_there_is_counts(compare, monkeypatch):
 
 
 def test_no_two_launches_get_the_same_check(compare, launches, monkeypatch):
-    launches(8)
+    launches(10)
     taken = []
     take = contests.CheckSupply.take
 
     def note(self, count):
         checks = take(self, count)
-        taken.extend(id(check) for check in checks)
-        kept.extend(checks)
+        taken.extend(check.number for check in checks)
         return checks
 
-    kept = []  # so that no two have the same id because one is gone
     monkeypatch.setattr(contests.CheckSupply, "take", note)
     found = compare(GOOD, GOOD)
-    assert len(taken) == 16
-    assert len(set(taken)) == 16
+    assert len(taken) == len(set(taken)) == 20
     assert not any("slow" in note for note in found.notes)
 
 
 def test_where_the_reference_is_slow_checks_come_again_and_it_is_told(
     compare, launches, monkeypatch
 ):
-    launches(8)
+    launches(10)
     monkeypatch.setattr("fib_compare.paired.sides._TIME_SHARE", -1.0)
     found = compare(GOOD, GOOD)
     assert any("checks of earlier ones" in note for note in found.notes)

@@ -149,7 +149,7 @@ def test_processes_that_are_only_played_touch_no_real_ones(compare, monkeypatch)
     def forbidden(*parts: Any) -> None:
         raise AssertionError(f"asked about a real process: {parts}")
 
-    for name in ("thread_times", "waiting_times", "keep_on", "cores_of"):
+    for name in ("thread_times", "keep_on", "cores_of"):
         monkeypatch.setattr(f"flashinfer_bench.bench.executors.shots.{name}", forbidden)
     monkeypatch.setattr(os, "sched_setaffinity", forbidden)
     monkeypatch.setattr(contests, "enough", lambda taken, *rest, **more: len(taken) >= 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ from flashinfer_bench.bench.executors.threads import (
     cores_of,
     keep_on,
     thread_times,
-    waited_here,
-    waiting_times,
 )
 
 if TYPE_CHECKING:
@@ -128,31 +125,17 @@ def test_who_works_with_one_thread_is_known(code, alone):
         assert worked_alone(before, now, called_ms) is alone, (before, now)
 
 
-def test_who_shares_a_core_waits_for_it():
-    """Each runs half of the time, and waits for the other half; who is alone hardly waits."""
-    with child(BESIDE) as one:
-        assert keep_on({ALLOWED[0]}, one.pid)
-        one.work()
-        before, began = waiting_times(one.pid), time.monotonic_ns()
-        one.work(20)
-        lasted_ns = time.monotonic_ns() - began
-        now = waiting_times(one.pid)
-    waited_ns = max(now[thread] - before[thread] for thread in before)
-    assert 0.2 * lasted_ns < waited_ns <= lasted_ns
-
-
 def test_of_a_process_that_has_ended_nothing_is_known():
     with child(ALONE) as one:
         one.work()
-    assert thread_times(one.pid) == waiting_times(one.pid) == {}
+    assert thread_times(one.pid) == {}
     assert cores_of(one.pid) == frozenset()
     assert keep_on({ALLOWED[0]}, one.pid) is False
 
 
 def test_without_proc_nothing_is_known_and_nobody_moved(tmp_path):
     before = os.sched_getaffinity(0)
-    assert thread_times(os.getpid(), tmp_path) == waiting_times(os.getpid(), tmp_path) == {}
-    assert waited_here(tmp_path) == 0
+    assert thread_times(os.getpid(), tmp_path) == {}
     assert cores_of(os.getpid(), tmp_path) == frozenset()
     assert keep_on({ALLOWED[0]}, os.getpid(), tmp_path) is False
     assert os.sched_getaffinity(0) == before

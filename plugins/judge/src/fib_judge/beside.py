@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
-from fib_judge.integrity import Normals
 from fib_judge.records import KeyedRandom
+from fib_judge.timed import Course
 from flashinfer_bench.bench.calls import (
     Attempt,
     Deadline,
     Measurement,
     TimedCall,
-    Variations,
     find_impossible,
 )
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
@@ -123,7 +122,6 @@ _SHARE = 0.25  # of the solution's calls
 _SETTLING = 2  # uncounted calls at the beginning of a turn: the caches have been another's
 _TURN_S = 0.1  # for a turn, or as long as the solution took since the last one
 _LARGEST_BYTES = 1 << 30  # of inputs and outputs; both processes hold them
-_CHANGING_MS = 0.15
 _SLOWER = 1.25  # than alone, is more than what one machine does to another's latency by chance
 
 
@@ -136,37 +134,14 @@ class Beside:
     blocks : tuple of (tuple of float, int)
         For each turn of the reference its samples in milliseconds, and how many timed calls of the
         solution there had been before.
-    normals : Normals, optional
-        What its calls were like there.
     """
 
     blocks: tuple[tuple[tuple[float, ...], int], ...]
-    normals: Optional[Normals] = None
 
     @property
     def samples_ms(self) -> tuple[float, ...]:
         """All samples in the order taken, in milliseconds."""
         return tuple(sample for samples, _ in self.blocks for sample in samples)
-
-    def normals_beside(self, alone: Normals) -> Normals:
-        """Return what is normal for calls of two processes in turn, where it is known.
-
-        A device that changes between two processes takes longer to tell that it is done: 0.05 to
-        0.1 ms on an H200. More than that might be what a solution has left there.
-
-        Parameters
-        ----------
-        alone : Normals
-            What was normal when the reference was alone.
-        """
-        if self.normals is None:
-            return alone
-        believed = {
-            part: normal
-            for part, normal in alone.slower_parts(self.normals).items()
-            if normal.median_ms - getattr(alone, part).median_ms <= _CHANGING_MS
-        }
-        return replace(alone, **believed)
 
     def believed(self, alone_ms: float) -> bool:
         """Return whether it was as fast as it is alone, or nearly."""
@@ -178,28 +153,37 @@ class Turns:
 
     Parameters
     ----------
-    attempt : Attempt
-        Whose timed calls are interrupted.
+    attempt : VerifiedAttempt
+        The solution that is timed.
     reference : Attempt
         The reference, loaded, with all input sets.
     """
 
     def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
         rng = KeyedRandom(attempt.session.secret_seed("beside"))
-        self._attempt, self._reference = attempt, reference
-        self._variations = Variations(reference.baseline, rng)
+        self._reference = reference
+        values, overhead = attempt.baseline.values, attempt.baseline.overhead
+        self._course: Optional[Course] = None
+        if values is not None and overhead is not None:
+            self._course = Course(reference, values, rng, overhead)
         self._every = _every(attempt.plan)
         self._until = time.monotonic()
         self._failed = False
         self._blocks: list[tuple[tuple[float, ...], int]] = []
-        self._calls: list[TimedCall] = []
 
-    def visit(self, place: int) -> bool:
-        """Let the reference be called if its turn has come; see `take_calls`."""
+    def visit(self, attempt: VerifiedAttempt, place: int) -> bool:
+        """Let the reference be called if its turn has come.
+
+        Parameters
+        ----------
+        attempt : VerifiedAttempt
+            Whose timed calls are interrupted.
+        place : int
+            Number of its last one, those of earlier processes included.
+        """
         if self._failed or (place + 1) % self._every:
             return False
         took_s = time.monotonic() - self._until
-        attempt = self._attempt
         attempt.candidate.rest(timeout_s=attempt.left("time"))
         with attempt.deadline.stopped():
             try:
@@ -219,20 +203,26 @@ class Turns:
             spent_s = time.monotonic() - began
             if len(calls) and spent_s + spent_s / number > budget_s:
                 break
-            call = self._reference.shoot(self._variations.draw())
+            call = self._course.shoot() if self._course else self._reference.shoot(0)
             if number >= _SETTLING:
                 calls.append(call)
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
+        if self._course is not None and calls:
+            calls = self._course.clock.undisturbed(calls)
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
-            self._calls += calls
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if self._course is not None:
+            self._course.close()
 
     @property
     def beside(self) -> Optional[Beside]:
         """What has been taken; None if that is nothing, or the reference failed."""
         if not self._blocks or self._failed:
             return None
-        return Beside(tuple(self._blocks), Normals.of(self._calls))
+        return Beside(tuple(self._blocks))
 
 
 @contextmanager
@@ -252,7 +242,11 @@ def reference_beside(attempt: VerifiedAttempt) -> Iterator[Optional[Turns]]:
         turns = _ready(attempt, worker)
         if turns is None:
             worker.reusable = False
-        yield turns
+        try:
+            yield turns
+        finally:
+            if turns is not None:
+                turns.close()
 
 
 def _every(plan: TimingPlan) -> int:
@@ -274,12 +268,12 @@ def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[Turns]:
     reference = Attempt(session, baseline.reference, baseline, worker, deadline)
     try:
         worker.load(baseline.definition, baseline.reference, timeout_s=reference.left("load"))
-        for trial in baseline.trials:
+        for trial in baseline.trials if attempt.baseline.values is None else ():
             reference.put(trial)
+        return Turns(attempt, reference)
     except CandidateError as error:
         logger.info("the reference is not called beside solutions: %s", error.message)
         return None
-    return Turns(attempt, reference)
 
 
 def speeds_beside(

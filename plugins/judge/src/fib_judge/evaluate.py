@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import logging
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.beside import Turns, reference_beside, speeds_beside
 from fib_judge.records import (
+    KeyedRandom,
     VerifiedAttempt,
     VerifiedBaseline,
     VerifiedSession,
     seed_commitment,
 )
-from fib_judge.reference import renewed_normal
-from fib_judge.timed import TimedRun, WrongTimedCall, time_distrusting
+from fib_judge.timed import TimedRun, WrongTimedCall, merged, rows_of, time_distrusting
 from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
 from flashinfer_bench.bench.calls import measure
-from flashinfer_bench.bench.evaluation import Report, check_all, evaluate_by, in_worker
+from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_by, in_worker
+from flashinfer_bench.bench.evaluators.base import Check
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from fib_judge.integrity import Normals, Violation
-    from flashinfer_bench.bench.evaluators.base import Check
+    from fib_judge.integrity import Violation
+    from fib_judge.timed import TimedCheck
+    from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness, Evaluation, Solution
 
+
+_READY_S = 1.0  # for the checked calls, beyond which one process does all
 
 _LOOK_EVERY = 5
 """Timed calls from one look at the machine to the next: what is dropped is dropped in such rows."""
@@ -40,10 +48,12 @@ class Aside:
         Whose timed calls are to be made.
     turns : Turns, optional
         Of the reference; None if it is not called in between.
+    first : int
+        How many calls other processes have made.
     """
 
-    def __init__(self, attempt: VerifiedAttempt, turns: Optional[Turns]) -> None:
-        self._turns = turns
+    def __init__(self, attempt: VerifiedAttempt, turns: Optional[Turns], first: int) -> None:
+        self._attempt, self._turns, self._first = attempt, turns, first
         self._deadline = attempt.deadline
         device, lock = attempt.session.device, attempt.session.clock_lock
         # A clock that is held low on purpose is not throttled.
@@ -58,7 +68,9 @@ class Aside:
         if (place + 1) % _LOOK_EVERY == 0:
             with self._deadline.stopped():  # it may wait for a device that is too hot
                 waited_s = self._watch.mark(place + 1)
-        turned = self._turns.visit(place) if self._turns is not None else False
+        turned = False
+        if self._turns is not None:
+            turned = self._turns.visit(self._attempt, self._first + place)
         return turned or waited_s > 0.0
 
     def completed(self, run: TimedRun) -> TimedRun:
@@ -66,30 +78,16 @@ class Aside:
         taken = run.measurement
         self._watch.mark(len(taken.samples_ms))
         report = self._watch.after()
-        dropped = rows_of(keep(taken.samples_ms, report)[1])
+        counted = {number for first, end in taken.dropped for number in range(first, end)}
+        dropped = rows_of(sorted(counted.union(keep(taken.samples_ms, report)[1])))
         watched: dict[str, Any] = dict(report.facts)
         if report.waited_s:
             watched["waited_s"] = report.waited_s
         measurement = replace(taken, dropped=dropped, notes=(*taken.notes, *report.notes))
-        beside = self._turns.beside if self._turns is not None else None
-        return replace(run, measurement=measurement, beside=beside, watched=watched)
-
-
-def rows_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return ascending numbers as rows: the first number of each, and the one after its last."""
-    rows: list[tuple[int, int]] = []
-    for number in numbers:
-        if rows and rows[-1][1] == number:
-            rows[-1] = (rows[-1][0], number + 1)
-        else:
-            rows.append((number, number + 1))
-    return tuple(rows)
+        return replace(run, measurement=measurement, watched=watched)
 
 
 logger = logging.getLogger(__name__)
-
-_MORE_ATTEMPTS = 2
-_MORE_ON_DEVICES = 1  # where nobody is convicted by the clock, see `_verdict`
 
 
 @dataclass(frozen=True)
@@ -106,16 +104,6 @@ class _Outcome:
         """Why its latency is not believed, if it is not."""
         return self.timed.violation if self.timed is not None else None
 
-    @property
-    def is_disputable(self) -> bool:
-        """Whether it is not believed, but for a reason that noise can cause."""
-        return self.violation is not None and self.violation.disputable
-
-    def against(self, normal: Normals) -> _Outcome:
-        """Return the same calls, held against another normal."""
-        assert self.timed is not None
-        return replace(self, timed=self.timed.against(normal))
-
 
 def evaluate_solution(
     session: VerifiedSession, solution: Solution, baseline: VerifiedBaseline
@@ -127,12 +115,9 @@ def evaluate_solution(
     the time limit in ``TIMEOUT``; outputs that are not as declared in ``INCORRECT_SHAPE`` or
     ``INCORRECT_DTYPE``, wrong ones in ``INCORRECT_NUMERICAL``.
 
-    With trust ``full`` the same goes for timed calls, and a latency that is not believed ends in
-    ``RUNTIME_ERROR``: where noise could be the reason, only if it is not believed in a fresh
-    process either, which has as much time again. Where even the reference's times vary as much, or
-    calls are few, and on devices other than the CPU, where time that the timer has not seen may be
-    the host's, that is no proof: the latency is disputed, and reaches from what was claimed to what
-    that time makes of it.
+    With trust ``full`` the same goes for timed calls, and a latency that cannot be true ends in
+    ``RUNTIME_ERROR``. One that a busy machine may have disturbed is measured again, in a fresh
+    process, which has as much time again; if it is no better then, it is disputed.
 
     Parameters
     ----------
@@ -169,24 +154,16 @@ def evaluate_solution(
 def _run(
     session: VerifiedSession, solution: Solution, baseline: VerifiedBaseline, report: Report
 ) -> _Outcome:
-    """Evaluate once; and up to twice more if the claims look false, but could be a disturbance.
-
-    For that the reference is timed again before, and after if there is still something. Noise that
-    only the candidate has met, each time, is rare.
-    """
+    """Evaluate once; and once more if the latency is not believed, but that could be chance."""
     parts = session, solution, baseline, report
-    outcome, normal = _run_once(*parts, normal=baseline.normal), baseline.normal
+    outcome = _run_once(*parts)
     first = outcome.violation
-    for _ in range(_MORE_ATTEMPTS if session.device == "cpu" else _MORE_ON_DEVICES):
-        if not outcome.is_disputable or normal is None:
-            break
-        logger.info("%s: %s; evaluated once more", solution.name, outcome.violation)
-        normal = renewed_normal(session, baseline, normal)
-        outcome = replace(_run_once(*parts, normal=normal), earlier=first)
-        if outcome.is_disputable:
-            normal = renewed_normal(session, baseline, normal)
-            outcome = outcome.against(normal)
-    return outcome
+    if first is None or not first.disputable:
+        return outcome
+    logger.info(
+        "%s: %s, probably load on this machine; measuring again", solution.name, first.message
+    )
+    return replace(_run_once(*parts), earlier=first)
 
 
 def _run_once(
@@ -194,44 +171,87 @@ def _run_once(
     solution: Solution,
     baseline: VerifiedBaseline,
     report: Report,
-    *,
-    normal: Optional[Normals],
 ) -> _Outcome:
     seed = session.timed_seed
     if seed is None:
         seed = session.secret_seed(f"{baseline.handle}/{solution.hash()}")
-    if normal is not None:
+    if baseline.values is not None:
         report.extra["rotation_seed"] = seed
         report.extra["timed_checks"] = len(baseline.checks)
-    with in_worker(report) as attempt:
-        verified = VerifiedAttempt(**vars(attempt))
-        check, correctness = check_all(verified)
-        outcome = _Outcome(check, correctness)
-        if check.passed:
-            try:
-                outcome = replace(outcome, timed=_time(verified, normal, seed))
-            except WrongTimedCall as wrong:
-                noted = with_note(wrong.check.correctness, wrong.note)
-                outcome = _Outcome(wrong.check, noted)
-        if outcome.violation is not None:
-            attempt.worker.reusable = False  # the next attempt is to know nothing of this one
-    return outcome
+    runs: list[TimedRun] = []
+    with ExitStack() as stack:
+        turns: Optional[Turns] = None
+        parts: list[TimingPlan] = []
+        while not runs or len(runs) < len(parts):
+            with in_worker(report) as attempt:
+                began = time.monotonic()
+                verified = VerifiedAttempt(**vars(attempt))
+                if not runs:
+                    check, correctness = check_all(verified)
+                    if not check.passed:
+                        return _Outcome(check, correctness)
+                    parts = _parts(verified, time.monotonic() - began)
+                    turns = stack.enter_context(reference_beside(verified))
+                number = len(runs)
+                verified = replace(verified, part=parts[number])
+                checks = baseline.checks[number :: len(parts)]
+                made = sum(len(run.measurement.samples_ms) for run in runs)
+                try:
+                    own = KeyedRandom(derive_seed(seed, number)).getrandbits(53)
+                    runs.append(_time(verified, own, checks, turns, made))
+                except WrongTimedCall as wrong:
+                    return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
+                # The next process, and the next attempt, are to know nothing of this one.
+                if number + 1 < len(parts) or runs[-1].violation is not None:
+                    attempt.worker.reusable = False
+        timed = merged(runs)
+        beside = turns.beside if turns is not None else None
+    if timed.looks:
+        evaluator = baseline.evaluator
+        told = ask(
+            evaluator,
+            evaluator.find_pattern,
+            *(baseline.definition, timed.looks, baseline.config),
+        )
+        if told is not None:
+            text = f"integrity: outputs: {told}"
+            found = Check(EvaluationStatus.INCORRECT_NUMERICAL, correctness, text)
+            return _Outcome(found, with_note(correctness, {**timed.facts, "rule": "outputs"}))
+    return _Outcome(check, correctness, replace(timed, beside=beside))
 
 
-def _time(attempt: VerifiedAttempt, normal: Optional[Normals], seed: int) -> TimedRun:
+def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
+    """Return what each process has to do.
+
+    Where a process takes long until it can be timed, as with code that is compiled when it is first
+    called, one does all of it.
+    """
+    plan, config = attempt.plan, attempt.baseline.config
+    rounds = config.num_trials if plan.rounds and attempt.baseline.values is not None else 1
+    usual = rounds if attempt.session.device == "cpu" and called_s < _READY_S else 1
+    count = min(config.processes or usual, rounds, max(1, len(attempt.baseline.checks)))
+    total = plan.max_samples // plan.batch
+    if count == 1 or total < count or plan.max_samples % plan.batch:
+        return [plan]
+    shares = [total // count + (number < total % count) for number in range(count)]
+    limit = plan.max_seconds and plan.max_seconds / count
+    return [replace(plan.of_rounds(share), max_seconds=limit) for share in shares]
+
+
+def _time(
+    attempt: VerifiedAttempt,
+    seed: int,
+    checks: Sequence[TimedCheck],
+    turns: Optional[Turns],
+    made: int,
+) -> TimedRun:
     """Time the solution, with the reference called in between and the machine watched."""
-    with reference_beside(attempt) as turns:
-        aside = Aside(attempt, turns)
-        if normal is None:
-            run = TimedRun(measure(attempt, attempt.plan, aside.visit), {"trust": "off"})
-        else:
-            run = time_distrusting(attempt, normal, seed, aside.visit)
-        run = aside.completed(run)
-    in_turn = run.beside is not None and attempt.session.device != "cpu"
-    if normal is not None and run.violation is not None and in_turn:
-        assert run.beside is not None
-        run = run.against(run.beside.normals_beside(normal))
-    return run
+    aside = Aside(attempt, turns, made)
+    if attempt.baseline.values is None:
+        run = TimedRun(measure(attempt, attempt.plan, aside.visit), {"trust": "off"})
+    else:
+        run = time_distrusting(attempt, seed, checks, aside.visit)
+    return aside.completed(run)
 
 
 def _verdict(
@@ -240,21 +260,13 @@ def _verdict(
     timed, earlier, violation = outcome.timed, outcome.earlier, outcome.violation
     if outcome.correctness is None or timed is None:
         return report.wrong(outcome.check, outcome.correctness)
-    # The host may have been slow, and not the device; or the whole machine.
-    if (
-        violation is not None
-        and violation.disputable
-        and (session.device != "cpu" or violation.undecided)
-    ):
+    if violation is not None and violation.disputable:
         timed = timed.as_disputed()
     elif violation is not None:
-        reason = str(violation)
-        if earlier is not None:
-            reason += f"\n(in a first attempt: {earlier.rule}: {earlier.message})"
-        return report.refused(reason)
-    correctness = with_note(outcome.correctness, timed.note)
+        return report.refused(str(violation))
+    correctness = with_note(outcome.correctness, timed.facts)
     assert correctness is not None
-    notes = [f"measured twice; at first: {earlier.rule}: {earlier.message}"] if earlier else []
+    notes = [f"measured twice; at first: {earlier.message}"] if earlier else []
     timing: dict[str, Any] = {}
     if session.clock_lock is not None:
         timing["clock_lock"] = session.clock_lock.facts()

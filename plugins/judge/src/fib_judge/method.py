@@ -16,7 +16,6 @@ from flashinfer_bench.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fib_judge.integrity import Normals
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.measurement import DeviceBaseline, Task
     from flashinfer_bench.bench.session import Session
@@ -41,7 +40,6 @@ class VerifiedMeasurement(MeasurementMethod):
         self.reference_seed: Optional[int] = None
         self._clock_lock: Optional[LockReport] = None
         self._ceilings: dict[str, Optional[Ceilings]] = {}
-        self._plain_calls: dict[str, Normals] = {}
 
     @contextmanager
     def running(self, config: BenchmarkConfig) -> Iterator[None]:
@@ -85,7 +83,6 @@ class VerifiedMeasurement(MeasurementMethod):
             **vars(session),
             ceilings=self._ceilings[hardware],
             clock_lock=self._clock_lock,
-            plain_calls=self._plain_calls,
             timed_seed=self.timed_seed,
             reference_seed=self.reference_seed,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.calls import Attempt
@@ -15,9 +15,11 @@ from flashinfer_bench.bench.session import Session
 if TYPE_CHECKING:
     from fib_judge.calibration import Ceilings
     from fib_judge.floor import Floor
-    from fib_judge.integrity import Normals
+    from fib_judge.integrity import Overhead
     from fib_judge.timed import TimedCheck
+    from fib_judge.values import Values
     from fib_judge.watch.lock import LockReport
+    from flashinfer_bench.bench.stopping import TimingPlan
 
 _SEED_BITS = 53  # every JSON reader, JavaScript's too, keeps such an integer exact
 
@@ -32,8 +34,6 @@ class VerifiedSession(Session):
         What the device can do at most, if it has been calibrated.
     clock_lock : LockReport, optional
         What has become of the wish to hold the device's clocks; None if there was none.
-    plain_calls : dict of str to Normals
-        What calls of one small kernel are like on the device, once that has been asked.
     rotation_seed : int, optional
         What the seeds of variations follow from; None draws fresh ones.
     timed_seed : int, optional
@@ -44,7 +44,6 @@ class VerifiedSession(Session):
 
     ceilings: Optional[Ceilings] = None
     clock_lock: Optional[LockReport] = None
-    plain_calls: dict[str, Normals] = field(default_factory=dict)
     rotation_seed: Optional[int] = None
     timed_seed: Optional[int] = None
     reference_seed: Optional[int] = None
@@ -106,25 +105,43 @@ class VerifiedBaseline(DeviceBaseline):
     Attributes
     ----------
     checks : tuple of TimedCheck
-        Timed calls with the outputs that they must give; empty if candidates are trusted.
-    normal : Normals, optional
-        How long the reference's calls took beyond their latency; None if candidates are trusted.
+        Draws of inputs with the outputs that they must give; empty if candidates are trusted.
+    values : Values, optional
+        Draws the inputs of timed calls; None if candidates are trusted.
+    overhead : Overhead, optional
+        What an exchange takes beyond a call; None if candidates are trusted.
+    replayable : bool
+        Whether a timed call's result can be had from another's.
     floor : Floor, optional
         What no latency can be below; None where the device has not been calibrated.
     reference_seed : int, optional
-        What the inputs of the reference's timed calls, and so those of `checks`, follow from; a
-        secret while a solution may still be evaluated against them. None if there are no checks.
+        What all values follow from; a secret while a solution may still be evaluated against them.
+        None if candidates are trusted.
     """
 
     checks: tuple[TimedCheck, ...] = ()
-    normal: Optional[Normals] = None
+    values: Optional[Values] = None
+    overhead: Optional[Overhead] = None
+    replayable: bool = False
     floor: Optional[Floor] = None
     reference_seed: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class VerifiedAttempt(Attempt):
-    """One solution on one workload, and the process that it runs in."""
+    """One solution on one workload, and the process that it runs in.
+
+    Attributes
+    ----------
+    part : TimingPlan, optional
+        What this process has to do of the whole plan; None for all of it.
+    """
 
     session: VerifiedSession
     baseline: VerifiedBaseline
+    part: Optional[TimingPlan] = None
+
+    @property
+    def plan(self) -> TimingPlan:
+        """How often this process calls the solution."""
+        return self.part or super().plan

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.integrity import Claim, Inquiry, Normals, Violation, inquire
+from fib_judge.integrity import Violation, find_violation
 from fib_judge.records import KeyedRandom
+from fib_judge.ring import Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
-from flashinfer_bench.bench.evaluators.base import Check, Trial
-from flashinfer_bench.bench.executors.threads import waited_here
+from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
@@ -23,88 +23,84 @@ if TYPE_CHECKING:
     import torch
 
     from fib_judge.beside import Beside
+    from fib_judge.integrity import Overhead
     from fib_judge.records import VerifiedAttempt
-    from flashinfer_bench.tensors.vary import Freedom, Variation
+    from fib_judge.values import Values
+    from flashinfer_bench.bench.measurement import DeviceBaseline
 
 
-MOST_CHECKS = 8
+MOST_CHECKS = 16
+"""On the CPU; on other devices, where a comparison costs little, every call may be one."""
+
 FEWEST_CHECKS = 2
-_TIME_SHARE = 0.25  # of the reference's calls: their outputs are fetched, which also takes time
 _MEMORY_SHARE = 0.25  # of what is free
-_MOST_BYTES = 256 * 2**20  # that are fetched and compared: half a second, or more
+_MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
+_MOST_KEPT_BYTES = 1 << 30
 _LAST_SHARE = 0.1
-_NS_PER_MS = 1e6
+_LATE_MS = 0.02  # that a process goes on later than usual
+_DISTURBED = 0.02  # of a call, that it waited for a core
+_CLEAN_SHARE = 0.25  # of the calls has to be undisturbed, or all count
+_FIRST_FRESH = 1 << 40
+"""Numbers of draws from here on are for calls that are not compared."""
 
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """A variation, and what the reference made of it.
+    """A draw of inputs, and what the reference made of it.
 
     Attributes
     ----------
-    variation : Variation
-        What the call sees.
-    freedoms : tuple of Freedom
-        How the inputs vary.
-    base : Trial
-        The input set that it varies.
+    number : int
+        The draw, as of `Values.draw`.
     expected : list of torch.Tensor
-        The reference's outputs.
+        The reference's outputs, on the device where outputs are compared.
     """
 
-    variation: Variation
-    freedoms: tuple[Freedom, ...]
-    base: Trial
+    number: int
     expected: list[torch.Tensor]
 
-    @property
-    def trial(self) -> Trial:
-        """The inputs as the call saw them, and the expected outputs."""
-        return _VariedTrial(self)
 
-
-class _VariedTrial(Trial):
-    """Makes its inputs when they are asked for: few evaluators look at them, and it takes long."""
-
-    def __init__(self, check: TimedCheck) -> None:
-        facts = {"index": check.base.index, "seed": check.base.seed, "expected": check.expected}
-        self.__dict__.update(facts, _check=check)
-
-    @cached_property
-    def inputs(self) -> list[Any]:
-        from flashinfer_bench.tensors.vary import varied
-
-        check: TimedCheck = self.__dict__["_check"]
-        return varied(check.freedoms, check.base.inputs, check.variation)
-
-
-def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int) -> int:
-    """Return how many variations to prepare.
+def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int, device: str) -> int:
+    """Return how many calls of the reference are kept as checks.
 
     Parameters
     ----------
     timed_calls : int
-        Of the reference. The variations are among them, so nothing is computed twice; at most a
-        quarter of them, because to fetch outputs takes time, too.
+        Of the reference.
     output_bytes : int
-        Size of all outputs of one call: at most a quarter of `free_bytes` is held, and 256 MiB.
+        Size of all outputs of one call: at most a quarter of `free_bytes` is held, and on the CPU
+        256 MiB.
     free_bytes : int
-        Memory that is free.
+        Memory that is free where they are kept.
+    device : str
+        Where calls run.
 
     Returns
     -------
     int
-        2 to 8, or 1 if there is one timed call only.
+        At least 2, or 1 if there is one timed call only.
     """
-    by_time = int(timed_calls * _TIME_SHARE)
-    most = min(free_bytes * _MEMORY_SHARE, _MOST_BYTES)
-    by_memory = int(most / max(1, output_bytes))
-    wanted = max(FEWEST_CHECKS, min(MOST_CHECKS, by_time, by_memory))
-    return min(wanted, timed_calls)
+    most, memory = timed_calls, free_bytes * _MEMORY_SHARE
+    if device == "cpu":
+        most, memory = MOST_CHECKS, min(memory, _MOST_BYTES)
+    return min(max(FEWEST_CHECKS, min(most, int(memory / max(1, output_bytes)))), timed_calls)
 
 
-def free_memory() -> int:
-    """Return the bytes of memory that nothing uses; 0 where the system does not say."""
+def number_to_keep(checks: int, input_bytes: int, free_bytes: int) -> int:
+    """Return of how many checks the inputs are kept, where others are drawn anew each time.
+
+    They take at most an eighth of the memory that is free, and 1 GiB on each device.
+    """
+    most = min(free_bytes * _MEMORY_SHARE / 2, _MOST_KEPT_BYTES)
+    return min(checks, int(most / max(1, input_bytes)))
+
+
+def free_memory(device: str = "cpu") -> int:
+    """Return the bytes of a device's memory that nothing uses; 0 where nobody says."""
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -115,9 +111,7 @@ def secret_places(timed_calls: int, count: int, rng: random.Random) -> list[int]
     """Return `count` different numbers of timed calls, in order.
 
     One lies in the last tenth of the run, as no end of it is safe for work that is left undone; the
-    others anywhere, independently. A process can notice that it is looked at. If there were, say,
-    one look in each of as many parts, the rest of a part would be free after it; like this a look
-    says nothing about when the next one comes.
+    others anywhere, independently.
     """
     tail = max(1, int(timed_calls * _LAST_SHARE))
     late = rng.randrange(timed_calls - tail, timed_calls)
@@ -127,30 +121,19 @@ def secret_places(timed_calls: int, count: int, rng: random.Random) -> list[int]
 
 def secret_schedule(
     timed_calls: int, checks: Sequence[TimedCheck], rng: random.Random
-) -> dict[int, Optional[TimedCheck]]:
-    """Return at which timed calls the judge looks, and what it compares there.
-
-    Each check comes once, in random order. Beside them there are none to as many decoys, which are
-    None: looks like the others, after which nothing is compared. So whoever counts looks does not
-    know either how many are still to come.
-    """
+) -> dict[int, TimedCheck]:
+    """Return which timed calls are compared, and with what; each check comes once."""
     count = min(len(checks), timed_calls)
     if not count:
         return {}
     chosen = rng.sample(list(checks), count)
-    places = secret_places(timed_calls, count, rng)
-    free = sorted(set(range(timed_calls)).difference(places))
-    decoys = rng.sample(free, min(rng.randint(0, count), len(free)))
-    return {**dict.fromkeys(decoys), **dict(zip(places, chosen, strict=True))}
+    return dict(zip(secret_places(timed_calls, count, rng), chosen, strict=True))
 
 
 def secret_batch(
     first: int, count: int, checks: Sequence[TimedCheck], rng: random.Random
-) -> dict[int, Optional[TimedCheck]]:
-    """Return at which calls of a batch the judge looks, if nobody knows how many batches come.
-
-    One or two checks, and up to as many decoys, wherever in the batch. Where checks have run out
-    there are decoys alone: who counts looks learns nothing from it.
+) -> dict[int, TimedCheck]:
+    """Return which calls of a batch are compared, if nobody knows how many batches come.
 
     Parameters
     ----------
@@ -161,15 +144,13 @@ def secret_batch(
     rng : random.Random
         Decides; nobody else knows it.
     """
-    wanted = min(rng.randint(1, 2), count)
-    chosen = rng.sample(list(checks), min(wanted, len(checks)))
-    decoys = wanted - len(chosen) + rng.randint(0, wanted)
-    places = rng.sample(range(first, first + count), min(len(chosen) + decoys, count))
-    return {**dict.fromkeys(places), **dict(zip(places, chosen, strict=False))}
+    chosen = rng.sample(list(checks), min(rng.randint(1, 2), count, len(checks)))
+    places = rng.sample(range(first, first + count), len(chosen))
+    return dict(zip(places, chosen, strict=True))
 
 
-_DIGITS = 4
-_NOTHING_FRESH = "recorded inputs only"
+Look = tuple[Trial, list[Any]]
+"""What a timed call got, with what the reference made of it, and what it returned."""
 
 
 class WrongTimedCall(Exception):
@@ -199,43 +180,31 @@ class TimedRun:
         Its latencies.
     facts : dict
         What was done to make sure of them.
-    claim : Claim, optional
-        What the judge has to weigh; None if the candidate is believed.
-    inquiry : Inquiry, optional
-        What has come out of it.
+    violation : Violation, optional
+        Why they are not believed, if they are not.
     beside : Beside, optional
         The reference's latencies in between; None if it was not called.
     watched : dict
         What was seen of the machine meanwhile.
+    looks : tuple of Look
+        What the calls that were compared got, and what they returned; if the evaluator asks.
     """
 
     measurement: calls.Measurement
     facts: dict[str, Any]
-    claim: Optional[Claim] = None
-    inquiry: Optional[Inquiry] = None
+    violation: Optional[Violation] = None
     beside: Optional[Beside] = None
     watched: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def violation(self) -> Optional[Violation]:
-        """Why the latency is not believed, if it is not."""
-        return self.inquiry.violation if self.inquiry is not None else None
-
-    def against(self, normal: Normals) -> TimedRun:
-        """Return the same calls, held against another normal."""
-        assert self.claim is not None
-        return replace(self, inquiry=inquire(self.claim, normal))
+    looks: tuple[Look, ...] = ()
 
     def as_disputed(self) -> TimedRun:
         """Return it with a latency that reaches to what a typical call took with all around it."""
-        violation = self.violation
-        assert self.inquiry is not None
+        violation, taken = self.violation, self.measurement
         assert violation is not None
-        unseen, taken = _short(self.inquiry.unseen_ms), self.measurement
+        unseen = float(f"{violation.unseen_ms:.4g}")
         note = (
-            f"disputed: {violation.rule}: {violation.message}, probably for load on this machine: "
-            f"the latency is between {taken.latency_ms:.4g} and "
-            f"{taken.latency_ms + unseen:.4g} ms"
+            f"disputed: {violation.message}, probably load on this machine: the latency is between "
+            f"{taken.latency_ms:.4g} and {taken.latency_ms + unseen:.4g} ms"
         )
         return replace(
             self,
@@ -243,114 +212,176 @@ class TimedRun:
             facts={**self.facts, "disputed": violation.rule, "unseen_ms": unseen},
         )
 
-    @property
-    def note(self) -> dict[str, Any]:
-        """What goes into ``correctness.extra["integrity"]``."""
-        if self.claim is None or self.inquiry is None:
-            return self.facts
-        floor, inquiry = self.claim.floor, self.inquiry
-        return {
-            **self.facts,
-            "hidden_ms": _short(inquiry.overhead.ms),
-            "allowed_ms": _short(inquiry.overhead.allowed_ms),
-            "exchange_ms": _short(inquiry.exchange.ms),
-            "exchange_allowed_ms": _short(inquiry.exchange.allowed_ms),
-            "floor_ms": _short(floor.ms) if floor is not None else None,
-        }
+
+class Clock:
+    """Turns what is known of the calls of a process into latencies.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        Whose calls.
+    overhead : Overhead, optional
+        What an exchange takes beyond a call; None if that is still to be seen.
+    """
+
+    def __init__(self, attempt: calls.Attempt, overhead: Optional[Overhead]) -> None:
+        self.overhead = overhead
+        self._on_cpu = attempt.session.device == "cpu"
+        self._waits: list[tuple[float, float]] = []
+
+    def sampled(self, call: calls.TimedCall, turn: Turn) -> calls.TimedCall:
+        """Return a call; on the CPU its sample is the judge's own."""
+        if not self._on_cpu:
+            return call
+        self._waits.append(turn.waited_ms)
+        if self.overhead is None:
+            return call
+        return self.overhead.timed(call, into=turn.into)
+
+    def undisturbed(self, made: Sequence[calls.TimedCall]) -> list[calls.TimedCall]:
+        """Return those of the last calls that did not wait for a core; all if they are too few."""
+        first = len(self._waits) - len(made)
+        out = self.disturbed(made, range(first, len(self._waits)))
+        return [call for place, call in enumerate(made) if place not in out]
+
+    def disturbed(self, made: Sequence[calls.TimedCall], numbers: Sequence[int]) -> list[int]:
+        """Return the places of the calls that do not count; none if too few would be left.
+
+        Parameters
+        ----------
+        made : sequence of TimedCall
+            The calls.
+        numbers : sequence of int
+            Which of all calls they were.
+        """
+        if not self._on_cpu:
+            return []
+        found = [
+            place
+            for place, (call, number) in enumerate(zip(made, numbers, strict=True))
+            if max(*self._waits[number], self._late_ms(call)) > _DISTURBED * call.wall_ms
+        ]
+        return found if len(found) <= (1 - _CLEAN_SHARE) * len(made) else []
+
+    def _late_ms(self, call: calls.TimedCall) -> float:
+        """Return how much too late a process went on after it had stood still, if that is much."""
+        usual_ms = self.overhead.woken_ms if self.overhead is not None else 0.0
+        late_ms = call.woken_ms - usual_ms
+        return late_ms if late_ms > _LATE_MS else 0.0
+
+    def least_ms(self, made: Sequence[calls.TimedCall], numbers: Sequence[int]) -> Optional[float]:
+        """Return what the latency may be if others held up nearly all calls; None if they did not.
+
+        It is not the latency, as a process could wait for a helper that it has started itself.
+        """
+        waits = [self._waits[number][0] for number in numbers] if self._on_cpu else []
+        pairs = list(zip(made, waits, strict=False))
+        clean = sum(waited <= _DISTURBED * call.wall_ms for call, waited in pairs)
+        if not pairs or clean >= _CLEAN_SHARE * len(pairs):
+            return None
+        return median(max(call.sample_ms - waited, 0.0) for call, waited in pairs)
 
 
-class _Course:
-    """The timed calls of a candidate, some of which are checked."""
+def fresh_number(rng: random.Random) -> int:
+    """Return the number of a draw that is not compared with anything."""
+    return _FIRST_FRESH + rng.getrandbits(50)
 
-    def __init__(self, attempt: VerifiedAttempt, rng: random.Random) -> None:
-        self._attempt = attempt
+
+class Course:
+    """The timed calls of a process, some of which are compared.
+
+    Parameters
+    ----------
+    attempt : Attempt
+        A process that has loaded a solution, and the workload.
+    values : Values
+        Draws inputs.
+    rng : random.Random
+        Decides what each call sees; nobody else knows it.
+    overhead : Overhead, optional
+        As of `Clock`.
+    """
+
+    def __init__(
+        self,
+        attempt: calls.Attempt,
+        values: Values,
+        rng: random.Random,
+        overhead: Optional[Overhead] = None,
+    ) -> None:
+        self.attempt, self.values = attempt, values
         self._rng = rng
-        self._variations = calls.Variations(attempt.baseline, rng)
-        self._plan = attempt.plan
+        self.ring = Ring(attempt)
+        self.clock = Clock(attempt, overhead)
+        self.numbers: list[int] = []
+        self.looks: list[Look] = []
         self._made = 0
-        self._waited_before: Optional[tuple[dict[int, int], int]] = None
-        self._looked: list[int] = []
-        self._schedule: dict[int, Optional[TimedCheck]] = {}
-        if self._plan.rounds:
-            total = self._plan.max_samples
-            self._schedule = secret_schedule(total, attempt.baseline.checks, rng)
+        self.drawn: list[Any] = []
+        self.turn: Optional[Turn] = None
 
-    def begin(self, first: int, count: int, closing: bool) -> None:
-        """Decide where to look in a batch; see `take_calls`."""
-        if self._waited_before is None:
-            self._waited_before = self._attempt.candidate.waiting_times(), waited_here()
-        if closing:
-            # Have the judge look at this call, unless it has made a check already.
-            if not self.checked:
-                left = self._unused() or list(self._attempt.baseline.checks)
-                self._schedule[first] = self._rng.choice(left)
-        elif not self._plan.rounds:
-            self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
-
-    def _unused(self) -> list[TimedCheck]:
-        used = {id(self._schedule[place]) for place in self._looked}
-        used.update(id(check) for check in self._schedule.values())
-        return [check for check in self._attempt.baseline.checks if id(check) not in used]
-
-    @property
-    def checked(self) -> int:
-        """How many calls have been compared."""
-        return sum(self._schedule[place] is not None for place in self._looked)
-
-    @property
-    def decoys(self) -> int:
-        """How many calls have been looked at for nothing."""
-        return len(self._looked) - self.checked
-
-    def waited_ms(self) -> float:
-        """Return how long an exchange was held up since others had the cores, in the mean."""
-        after, here = self._attempt.candidate.waiting_times(), waited_here()
-        assert self._waited_before is not None
-        before, before_here = self._waited_before
-        # The candidate's slowest thread, and this one.
-        longest = max((after[each] - before.get(each, 0) for each in after), default=0)
-        return (longest + here - before_here) / self._made / _NS_PER_MS if longest else 0.0
-
-    def variation_of(self, place: Optional[int]) -> Variation:
+    def shoot(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
+        """Make a call with values of its own; see `Ring.turn`."""
+        if number is None:
+            number = fresh_number(self._rng)
+        self.drawn = self.values.draw(number)
+        self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
         self._made += 1
-        check = self._schedule.get(place) if place is not None else None
-        return check.variation if check is not None else self._variations.draw()
+        return self.clock.sampled(self.attempt.shoot(turn.slot, release=turn), turn)
 
-    def visit(self, place: int) -> bool:
-        """Look at what the call has left behind, if its turn has come."""
-        if place not in self._schedule:
-            return False
-        self._looked.append(place)
-        attempt, check = self._attempt, self._schedule[place]
-        outputs = attempt.candidate.collect(timeout_s=attempt.left("call"))
-        found = None
-        with attempt.deadline.stopped():
-            if check is not None:
-                found = compare_timed(attempt, check, outputs)
-            else:
-                # Take as long as a comparison does: the process may notice how long it was stopped.
-                with suppress(EvaluatorFailed):  # these outputs are those of other inputs
-                    compare_timed(attempt, attempt.baseline.checks[0], outputs)
-        numbers = attempt.candidate.changed_inputs(timeout_s=attempt.left("call"))
-        # What the candidate tells may be any numbers.
-        names = enumerate(attempt.baseline.definition.inputs)
-        changed = [name for number, name in names if number in numbers]
-        if found is not None:
-            self._weigh(place, found, changed)
-        return True
+    def empty(self, *, into: bool) -> calls.TimedCall:
+        """Make everything but a call, as if outputs were written into, or returned."""
+        given = self.values.given_on_device
+        turn = self.ring.turn(given, self._rng, secured=True, into=into)
+        return self.attempt.shoot(turn.slot, release=turn, empty=into)
 
-    def _weigh(self, place: int, found: Check, changed: list[str]) -> None:
-        planned = self._plan.max_samples
-        note = {"trust": "full", "timed_call": place, "timed_calls": planned}
-        where = f"timed call {place} of {planned}"
-        if changed:
-            inputs = ", ".join(map(repr, changed))
-            message = f"integrity: inputs: {where} changed its input {inputs}"
-            if found.passed:
-                found = Check(EvaluationStatus.INCORRECT_NUMERICAL, found.correctness, message)
-            else:
-                found = replace(found, message=f"{message}; {found.message}")
-            raise WrongTimedCall(found, {**note, "rule": "inputs", "changed_inputs": changed})
+    def outputs(self) -> list[Any]:
+        """Return what the last call has left behind; on the CPU its process stands still then."""
+        attempt, turn, ring = self.attempt, self.turn, self.ring
+        assert turn is not None
+        if attempt.session.device == "cpu" and ring.writes_there:
+            # Whatever the process tells: there they are.
+            attempt.candidate.rest(timeout_s=attempt.left("call"))
+            return [output.clone() for output in ring.parts(turn.slot)[1]]
+        if attempt.session.device != "cpu":
+            shown = attempt.candidate.returned()
+            kinds = [(spec.shape, spec.dtype) for spec in ring.specs]
+            told = [(tuple(one.shape), one.dtype) for one in shown if hasattr(one, "is_meta")]
+            if told == kinds and len(shown) == len(kinds):
+                return list(turn.outputs)
+        return attempt.candidate.collect(timeout_s=attempt.left("call"))
+
+    def look(self, check: TimedCheck, where: str, **note: Any) -> None:
+        """Compare what the last call has left behind.
+
+        Parameters
+        ----------
+        check : TimedCheck
+            What it must be.
+        where : str
+            Names the call.
+        **note
+            More about it, for the record.
+
+        Raises
+        ------
+        WrongTimedCall
+            If it is wrong, or came too late, or the call has changed an input.
+        """
+        assert self.turn is not None
+        outputs = self.outputs()
+        problem = self.turn.problem()
+        baseline = self.attempt.baseline
+        if type(baseline.evaluator).find_pattern is not Evaluator.find_pattern:
+            trial = _DrawnTrial(check.number, self.values, _on_cpu(check.expected))
+            self.looks.append((trial, _on_cpu(outputs)))
+        with self.attempt.deadline.stopped():
+            found = compare_timed(baseline, self.values, check, outputs)
+        if problem is not None and found.correctness is not None:
+            message = f"integrity: {where}: {problem}"
+            if not found.passed:
+                message += f"; {found.message}"
+            wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, found.correctness, message)
+            raise WrongTimedCall(wrong, {**note, "rule": "memory"})
         if not found.passed:
             message = (
                 f"integrity: outputs: {where} gave other outputs than an untimed one: "
@@ -358,23 +389,82 @@ class _Course:
             )
             raise WrongTimedCall(replace(found, message=message), {**note, "rule": "outputs"})
 
+    def close(self) -> None:
+        """Let go of the memory."""
+        self.ring.close()
+
+
+class CheckedCourse(Course):
+    """The timed calls of a solution.
+
+    Parameters
+    ----------
+    attempt : VerifiedAttempt
+        As of `Course`.
+    rng : random.Random
+        As of `Course`.
+    checks : sequence of TimedCheck
+        What is compared.
+    """
+
+    def __init__(
+        self, attempt: VerifiedAttempt, rng: random.Random, checks: Sequence[TimedCheck]
+    ) -> None:
+        baseline = attempt.baseline
+        assert baseline.values is not None
+        assert baseline.overhead is not None
+        super().__init__(attempt, baseline.values, rng, baseline.overhead)
+        self._checks = checks
+        self._plan = attempt.plan
+        self._schedule: dict[int, TimedCheck] = {}
+        self.checked = 0
+        if self._plan.rounds:
+            self._schedule = secret_schedule(self._plan.max_samples, self._checks, rng)
+
+    def begin(self, first: int, count: int, closing: bool) -> None:
+        """Decide what to compare in a batch; see `take_calls`."""
+        if closing:
+            # Have this call compared, unless one has been already.
+            if not self.checked:
+                left = self._unused() or list(self._checks)
+                self._schedule[first] = self._rng.choice(left)
+        elif not self._plan.rounds:
+            self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
+
+    def _unused(self) -> list[TimedCheck]:
+        used = {id(check) for check in self._schedule.values()}
+        return [check for check in self._checks if id(check) not in used]
+
+    def take(self, place: Optional[int]) -> calls.TimedCall:
+        """Make a call, timed or not, and compare what it left behind if its turn has come."""
+        check = self._schedule.get(place) if place is not None else None
+        if place is not None:
+            self.numbers.append(self._made)
+        call = self.shoot(None if check is None else check.number, secured=check is not None)
+        if check is not None and place is not None:
+            planned = self._plan.max_samples
+            note = {"trust": "full", "timed_call": place, "timed_calls": planned}
+            self.look(check, f"timed call {place} of {planned}", **note)
+            self.checked += 1
+        return call
+
 
 def time_distrusting(
     attempt: VerifiedAttempt,
-    normal: Normals,
     seed: int,
+    checks: Sequence[TimedCheck],
     aside: Callable[[int], bool] = lambda place: False,
 ) -> TimedRun:
-    """Time the solution with fresh inputs for each call, check some calls, and weigh its claims.
+    """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
 
     Parameters
     ----------
     attempt : Attempt
-        Its calls are right when they are looked at, and its process has all input sets.
-    normal : Normals
-        What the calls of the reference are like.
+        Its calls are right when they are looked at.
     seed : int
-        Decides the inputs of all calls, and which of them are checked; nobody else knows it.
+        Decides the inputs of all calls, and which of them are compared; nobody else knows it.
+    checks : sequence of TimedCheck
+        What is compared; this process has seen none of it.
     aside : callable
         Called after each timed call; returns whether that has disturbed the candidate.
 
@@ -385,45 +475,94 @@ def time_distrusting(
     CandidateError
         If the candidate fails.
     """
-    session = attempt.session
-    course = _Course(attempt, KeyedRandom(seed))
-    taken = calls.take_calls(
-        attempt,
-        attempt.plan,
-        course.variation_of,
-        visit=lambda place: course.visit(place) | aside(place),
-        begin=course.begin,
-    )
-    claim = Claim(
-        calls=taken.calls,
+    session, baseline = attempt.session, attempt.baseline
+    course = CheckedCourse(attempt, KeyedRandom(seed), checks)
+    try:
+        taken = calls.take_calls(
+            attempt, attempt.plan, course.take, visit=aside, begin=course.begin
+        )
+        dropped = course.clock.disturbed(taken.calls, course.numbers)
+        least_ms = course.clock.least_ms(taken.calls, course.numbers)
+        if baseline.overhead is not None and baseline.overhead.holds_host(taken.calls):
+            taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
+    finally:
+        course.close()
+    assert baseline.overhead is not None
+    violation = find_violation(
+        taken.calls,
+        device=session.device,
         timer=session.timer,
         timer_version=session.timer_version,
-        floor=attempt.baseline.floor,
-        poisoned_bytes=poisoned_bytes(attempt),
-        device=session.device,
-        waited_ms=course.waited_ms(),
+        floor=baseline.floor,
+        overhead=baseline.overhead,
     )
-    # Those that have other values in each timed call, not only another address.
-    pairs = zip(attempt.baseline.definition.inputs, attempt.baseline.freedoms, strict=True)
-    fresh = [name for name, free in pairs if free.patched or free.is_mixed or free.way == "rotate"]
     confinement = attempt.worker.confinement
-    facts = {
+    facts: dict[str, Any] = {
         "trust": "full",
         "timed_calls": len(taken.calls),
         "checked_calls": course.checked,
-        "decoys": course.decoys,
-        "fresh": fresh or _NOTHING_FRESH,
+        "values": course.values.rules,
         # What the process had given up before the solution was loaded.
         "sandbox": list(confinement.applied) if confinement is not None else [],
     }
-    return TimedRun(calls.measurement_of(taken), facts, claim).against(normal)
+    if baseline.replayable:
+        facts["replayable"] = True
+    if baseline.floor is not None:
+        facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
+    measurement = replace(calls.measurement_of(taken), dropped=rows_of(dropped), least_ms=least_ms)
+    return TimedRun(measurement, facts, violation, looks=tuple(course.looks))
 
 
-def _short(milliseconds: float) -> float:
-    return float(f"{milliseconds:.{_DIGITS}g}")
+def _with_host(call: calls.TimedCall) -> calls.TimedCall:
+    """Return a call whose latency includes what it took to return to the host."""
+    sample_ms = min(call.sample_ms + call.enqueued_ms, call.wall_ms)
+    return replace(call, sample_ms=sample_ms, enqueued_ms=0.0)
 
 
-def compare_timed(attempt: VerifiedAttempt, check: TimedCheck, outputs: list[Any]) -> Check:
+def merged(runs: Sequence[TimedRun]) -> TimedRun:
+    """Return what the runs of several processes say together."""
+    if len(runs) == 1:
+        return runs[0]
+    taken = [run.measurement for run in runs]
+    samples: list[float] = []
+    dropped: list[tuple[int, int]] = []
+    for one in taken:
+        dropped += [(first + len(samples), end + len(samples)) for first, end in one.dropped]
+        samples += one.samples_ms
+    facts = dict(runs[0].facts)
+    for name in ("timed_calls", "checked_calls"):
+        facts[name] = sum(run.facts[name] for run in runs)
+    return replace(
+        runs[0],
+        measurement=replace(
+            taken[-1],
+            samples_ms=tuple(samples),
+            notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
+            dropped=tuple(dropped),
+            processes=tuple(len(one.samples_ms) for one in taken),
+            least_ms=min((one.least_ms for one in taken if one.least_ms is not None), default=None),
+        ),
+        facts=facts,
+        violation=next((run.violation for run in runs if run.violation is not None), None),
+        watched={key: value for run in runs for key, value in run.watched.items()},
+        looks=tuple(look for run in runs for look in run.looks),
+    )
+
+
+def rows_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending numbers as rows: the first number of each, and the one after its last."""
+    rows: list[tuple[int, int]] = []
+    for number in numbers:
+        if rows and rows[-1][1] == number:
+            rows[-1] = (rows[-1][0], number + 1)
+        else:
+            rows.append((number, number + 1))
+    return tuple(rows)
+
+
+def compare_timed(
+    baseline: DeviceBaseline, values: Values, check: TimedCheck, outputs: list[Any]
+) -> Check:
     """Hold what a timed call has returned against what it must return.
 
     Raises
@@ -431,14 +570,40 @@ def compare_timed(attempt: VerifiedAttempt, check: TimedCheck, outputs: list[Any
     EvaluatorFailed
         If the evaluator does.
     """
-    baseline, evaluator = attempt.baseline, attempt.baseline.evaluator
-    problem = baseline.definition, baseline.workload, check.trial
+    if values.device != "cpu" and baseline.evaluator.any_device:
+        # A quick look; of what does not pass, the whole story is told on the CPU.
+        with suppress(EvaluatorFailed):
+            found = _compared(baseline, values, check.number, check.expected, outputs)
+            if found.passed:
+                return found
+    return _compared(baseline, values, check.number, _on_cpu(check.expected), _on_cpu(outputs))
+
+
+def _compared(
+    baseline: DeviceBaseline,
+    values: Values,
+    number: int,
+    expected: list[Any],
+    outputs: list[Any],
+) -> Check:
+    evaluator = baseline.evaluator
+    problem = baseline.definition, baseline.workload, _DrawnTrial(number, values, expected)
     return ask(evaluator, evaluator.check_timed, *problem, outputs, baseline.config)
 
 
-def poisoned_bytes(attempt: VerifiedAttempt) -> int:
-    """Return the size of outputs that are made for this candidate, but not for the reference."""
-    loaded = attempt.worker.loaded
-    if loaded is None or not loaded.destination_passing_style:
-        return 0
-    return sum(value.nbytes for value in attempt.baseline.trials[0].expected)
+def _on_cpu(found: Sequence[Any]) -> list[Any]:
+    return [one.cpu() if hasattr(one, "cpu") and not one.is_meta else one for one in found]
+
+
+class _DrawnTrial(Trial):
+    """Makes its inputs when they are asked for: few evaluators look at them, and it takes long."""
+
+    def __init__(self, number: int, values: Values, expected: list[Any]) -> None:
+        facts = {"index": 0, "seed": number, "expected": expected}
+        self.__dict__.update(facts, _values=values)
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The inputs as the call saw them, on the CPU."""
+        values: Values = self.__dict__["_values"]
+        return _on_cpu(values.draw(self.seed))

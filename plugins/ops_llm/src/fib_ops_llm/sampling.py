@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_ops_llm.checks import compare_output, count_of, number_of, verdict, wrong_form
-from fib_ops_llm.sampling_rows import Findings, Thresholds, examine, find_invalid
+from fib_ops_llm.sampling_rows import Findings, Thresholds, examine, find_bias, find_invalid
 from flashinfer_bench.bench.correctness import as_tensors
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.data import Correctness, Definition, Workload
@@ -203,6 +203,17 @@ class SamplingEvaluator(Evaluator):
         inputs = read_inputs(definition, trial)
         findings = find_invalid(inputs, _samples(definition, [outputs], inputs.rows))
         return _verdict(findings, _others(definition, trial, [outputs], config))
+
+    def find_pattern(
+        self,
+        definition: Definition,
+        calls: Sequence[tuple[Trial, Sequence[Any]]],
+        config: ResolvedEvalConfig,
+    ) -> Optional[str]:
+        """See `Evaluator.find_pattern`: where the tokens lie in their distributions."""
+        pairs = ((read_inputs(definition, trial), outputs) for trial, outputs in calls)
+        drawn = ((given, _samples(definition, [own], given.rows)) for given, own in pairs)
+        return find_bias(drawn, _thresholds(config).bias, seed=len(calls))
 
     def combine(self, checks: Sequence[Check]) -> Correctness:
         """Return the errors of the last trial, and the largest distances of any."""

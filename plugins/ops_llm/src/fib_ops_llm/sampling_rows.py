@@ -383,6 +383,46 @@ def find_invalid(inputs: SamplingInputs, samples: Vector) -> Findings:
     return findings
 
 
+def find_bias(
+    calls: Iterable[tuple[SamplingInputs, Vector]], threshold: float, seed: int
+) -> Optional[str]:
+    """Return how valid samples of several distributions differ from these together, or None.
+
+    Parameters
+    ----------
+    calls : iterable of (SamplingInputs, numpy.ndarray)
+        Distributions, and samples ``[draws, rows]`` of them.
+    threshold : float
+        Largest Kolmogorov-Smirnov distance, beyond what chance explains.
+    seed : int
+        Makes the values that are random reproducible.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    found: dict[str, list[Vector]] = {"probabilities": [], "token numbers": []}
+    for inputs, samples in calls:
+        for index in range(inputs.rows):
+            row, probs, tokens = row_of(inputs, index), inputs.probs[index], samples[:, index]
+            kinds, counts = np.unique(tokens, return_counts=True)
+            support, _ = best_supported(row, probs[kinds], counts)
+            places = _by_probability(row, support, probs[tokens], generator)
+            found["probabilities"].append(places)
+            by_token, _ = _by_token(support, probs, tokens, generator)
+            if by_token is not None:
+                found["token numbers"].append(by_token)
+    for order, parts in found.items():
+        if parts:
+            places = np.concatenate(parts)
+            distance, limit = ks_distance(places), max(threshold, ks_limit(len(places)))
+            if distance > limit:
+                return (
+                    f"the samples of all timed calls are {distance:.3g} off in the order of "
+                    f"{order}, more than {limit:.3g}"
+                )
+    return None
+
+
 def examine(
     inputs: SamplingInputs, samples: Vector, *, thresholds: Thresholds, repeats: int, seed: int
 ) -> Findings:

@@ -11,26 +11,23 @@ import contextlib
 import gc
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.bench.candidate.enter import limit_threads
 from flashinfer_bench.bench.candidate.failures import MAX_NAME, clip, describe_failure
-from flashinfer_bench.bench.candidate.inputs import InputSet
 from flashinfer_bench.bench.candidate.processes import libc
-from flashinfer_bench.bench.candidate.shots import Changes, Shots, require_few
+from flashinfer_bench.bench.candidate.shots import Attached, InputSet, Shots, require_few
 from flashinfer_bench.bench.candidate.subject import Subject, is_usable
 from flashinfer_bench.bench.candidate.tending import Tending
 from flashinfer_bench.bench.transport import messages as wire
-from flashinfer_bench.bench.transport.channel import pack
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
 from flashinfer_bench.bench.transport.values import describe, plain_types
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from flashinfer_bench.bench.confinement import SandboxMethod
     from flashinfer_bench.bench.timing.base import Timer
@@ -79,7 +76,7 @@ class Session:
         self._subject: Optional[Subject] = None
         self._builder = ""
         self._sets: dict[int, InputSet] = {}
-        self._last: Optional[InputSet] = None
+        self._attached: Optional[Attached] = None
         # Looked up now: the solution may replace them.
         self._tending = Tending(device, computes=not compiles_only)
         if not compiles_only:
@@ -87,8 +84,6 @@ class Session:
         self._shots = Shots(self._tending)
         self._pid, self._getpid, self._exit = os.getpid(), os.getpid, os._exit
         self._flush_c = libc().fflush
-        self._pack, self._partial = pack, partial
-        self._send_packed, self._never = channel.send_packed, Deadline.never()
         self._pause = CollectorPause()
 
     def run(self) -> None:
@@ -106,29 +101,25 @@ class Session:
 
     def _answer(self, request: wire.Message) -> None:
         # Before anything can fail: the next request must be found where it begins.
-        values = self._channel.receive_values(_announced_by(request), Deadline.never())
+        values = self._what_follows(request)
         try:
             reply, blobs = self._handle(request, values)
         except BaseException as error:  # noqa: BLE001 - candidate boundary: SystemExit and all
             reply, blobs = self._failure(request.token, error), ()
         if self._getpid() != self._pid:
             self._exit(0)  # a process that the solution forked has come back here
-        # Between staging a call and the answer to it the judge's clock runs: nothing happens then
-        # that can wait, the collection of the call's garbage included.
-        fired = isinstance(reply, wire.Fired)
-        if not fired:
-            self._settle(request)
-        self._channel.send(reply, Deadline.never(), blobs)
-        if fired:
-            self._settle(request)
-
-    def _settle(self, request: wire.Message) -> None:
         self._flush()
-        self._pause.set(isinstance(request, wire.Stage))
+        self._pause.set(isinstance(request, wire.Fire))
+        self._channel.send(reply, Deadline.never(), blobs)
+
+    def _what_follows(self, request: wire.Message) -> list[Any]:
+        """Return the tensors, or open files, that come after a request."""
+        if isinstance(request, wire.Attach):
+            return self._channel.receive_descriptors(2, Deadline.never())
+        records = request.values if isinstance(request, wire.PutInputs) else ()
+        return self._channel.receive_values(records, Deadline.never())
 
     def _handle(self, request: wire.Message, values: list[Any]) -> Answer:
-        if isinstance(request, wire.Fire):  # first: the judge's clock runs
-            return self._fire(request, values), ()
         if isinstance(request, wire.Confine):
             return self._confine(request), ()
         if isinstance(request, wire.Compile):
@@ -139,15 +130,15 @@ class Session:
             return self._load(request), ()
         if isinstance(request, wire.PutInputs):
             return self._put_inputs(request, values), ()
+        if isinstance(request, wire.Attach):
+            return self._attach(request, values), ()
         return self._run(request)
 
     def _run(self, request: wire.Message) -> Answer:
-        if isinstance(request, wire.Stage):
-            return self._stage(request), ()
+        if isinstance(request, wire.Fire):
+            return self._fire(request), ()
         if isinstance(request, wire.Collect):
             return self._outputs(request.token, self._shots.outputs, request.budget)
-        if isinstance(request, wire.Inspect):
-            return self._inspect(request), ()
         if isinstance(request, wire.Call):
             return self._call(request)
         raise RunnerError(f"{type(request).__name__} is not a request of a running session")
@@ -187,11 +178,17 @@ class Session:
 
     def _put_inputs(self, request: wire.PutInputs, values: list[Any]) -> wire.Message:
         self._sets.pop(request.slot, None)  # before the new ones need its memory
-        self._last = None
         self._shots.drop()
         self._tending.select()
         inputs = tuple(self._to_device(value) for value in values)
-        self._sets[request.slot] = InputSet(inputs, request.axes, request.ways)
+        self._sets[request.slot] = InputSet(inputs, request.axes)
+        return wire.Done(request.token)
+
+    def _attach(self, request: wire.Attach, descriptors: list[int]) -> wire.Message:
+        self._tending.select()
+        self._attached = None
+        definition = self._loaded.definition
+        self._attached = Attached(request, descriptors, definition, self._device)
         return wire.Done(request.token)
 
     def _to_device(self, value: Any) -> Any:
@@ -213,27 +210,17 @@ class Session:
             budget -= blob.nbytes if blob is not None else 0
         return wire.Outputs(token, records), blobs
 
-    def _stage(self, request: wire.Stage) -> wire.Message:
-        inputs = self._inputs(request.slot)
-        place = request.shifts, request.output_shift
-        self._shots.stage(self._loaded, inputs, *place, warm=request.warm)
-        return wire.Done(request.token)
-
-    def _fire(self, request: wire.Fire, patches: list[Any]) -> wire.Message:
-        timer = self._timer(request.timer)
-        changes = Changes(request.mixes, request.inputs, patches)
-        # Ready to be sent before the changes are made: only the call is to come after it.
-        tell = [self._teller(step, request.token) for step in _STEPS]
-        sample, values, places = self._shots.fire(timer, changes, *tell)
+    def _fire(self, request: wire.Fire) -> wire.Message:
+        timer, subject = self._timer(request.timer), self._loaded
+        inputs, words = None, None
+        if request.attached:
+            if self._attached is None or request.slot >= len(self._attached.sets):
+                raise RunnerError(f"no memory has been attached with a slot {request.slot}")
+            inputs, words = self._attached.sets[request.slot], self._attached.words
+        else:
+            inputs = self._inputs(request.slot)
+        sample, values, places = self._shots.fire(timer, subject, inputs, request, words)
         return wire.Fired(request.token, timer.version, sample, values, places, _notes_of(timer))
-
-    def _teller(self, step: type[wire.Message], token: int) -> Callable[[], Any]:
-        return self._partial(self._send_packed, self._pack(step(token)), self._never)
-
-    def _inspect(self, request: wire.Inspect) -> wire.Message:
-        if self._last is None:
-            raise RunnerError("no call has been made whose inputs could be inspected")
-        return wire.Inspected(request.token, self._last.changed())
 
     @property
     def _loaded(self) -> Subject:
@@ -243,10 +230,9 @@ class Session:
 
     def _inputs(self, slot: int) -> InputSet:
         try:
-            self._last = self._sets[slot]
+            return self._sets[slot]
         except KeyError:
             raise RunnerError(f"no inputs have been put into slot {slot}") from None
-        return self._last
 
     def _timer(self, name: str) -> Timer:
         timer = self._timers.get(name)
@@ -269,9 +255,6 @@ class Session:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._flush_c(None)
-
-
-_STEPS = (wire.Changed, wire.Enqueued, wire.Finished)
 
 
 class CollectorPause:
@@ -298,13 +281,6 @@ class CollectorPause:
 
 def _notes_of(timer: Timer) -> list[str]:
     return [clip(note, MAX_NAME) for note in timer.take_notes()[: wire.MAX_NOTES]]
-
-
-def _announced_by(request: wire.Message) -> Sequence[wire.Value]:
-    """Return the records of the tensors that follow a request."""
-    if isinstance(request, wire.Fire):
-        return request.patches
-    return request.values if isinstance(request, wire.PutInputs) else ()
 
 
 def _problem(request: Union[wire.Load, wire.Compile]) -> tuple[Definition, Solution]:

@@ -1,73 +1,108 @@
-"""Timed calls, each of them an exchange of its own: staged, fired, and perhaps collected.
+"""Timed calls, and what the last one returned.
 
-Staging does all that takes time and tells nothing. Firing begins with values that nobody in this
-process has seen, and what it does besides the call is short and always the same: the judge
-subtracts what that costs from its own clock.
+The judge fills the inputs itself, in memory that it has handed over, and releases a call by a word
+in a shared page. Nothing that happens here before that word tells the values; nothing after the
+answer is believed without a look.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench.bench import memory
 from flashinfer_bench.bench.transport import messages as wire
-from flashinfer_bench.bench.transport.values import announce, plain
+from flashinfer_bench.bench.transport.values import announce, plain, plain_types, rebuild
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from flashinfer_bench.bench.candidate.inputs import InputSet
+    import torch
+
     from flashinfer_bench.bench.candidate.subject import Subject
     from flashinfer_bench.bench.candidate.tending import Tending
     from flashinfer_bench.bench.timing.base import Timer
+    from flashinfer_bench.data import Definition
+
+
+_SHORT_S = 5e-3  # a call that is rehearsed
+_SHORTEST_S, _REHEARSALS = 1e-4, 3
 
 
 @dataclass(frozen=True)
-class _Staged:
-    subject: Subject
-    inputs: InputSet
-    arguments: tuple[Any, ...]
-    outputs: list[Any]
-    warm: bool
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What turns staged inputs into those of a call.
+class InputSet:
+    """The arguments of a call.
 
     Attributes
     ----------
-    mixes : sequence of int
-        For each input what chooses its signs or columns.
-    numbers : sequence of int
-        Which inputs are patched.
-    patches : sequence
-        For each of them its flat positions and new elements.
+    values : tuple
+        Tensors on the device and Python scalars, in the order of the definition.
+    axes : mapping
+        Value of every variable axis.
+    outputs : list of torch.Tensor
+        The judge's memory for what comes out; empty for inputs that were put.
     """
 
-    mixes: Sequence[int]
-    numbers: Sequence[int]
-    patches: Sequence[Any]
+    values: tuple[Any, ...]
+    axes: Mapping[str, int]
+    outputs: list[Any] = field(default_factory=list)
 
-    def make(self, inputs: InputSet) -> None:
-        """Change `inputs`.
 
-        Raises
-        ------
-        RunnerError
-            If the changes are not for these inputs.
-        """
-        if len(self.patches) != 2 * len(self.numbers):
-            many = len(self.numbers)
-            raise RunnerError(f"{len(self.patches)} tensors came to patch {many} inputs")
-        inputs.mix(self.mixes)
-        for index, number in enumerate(self.numbers):
-            inputs.patch(number, self.patches[2 * index], self.patches[2 * index + 1])
+class Attached:
+    """Sets of inputs in memory of the judge's, and the page by which it releases calls.
+
+    Parameters
+    ----------
+    request : Attach
+        What lies where.
+    descriptors : sequence of int
+        Of the page and of the memory.
+    definition : Definition
+        Declares the outputs.
+    device : str
+        Whose memory it is.
+    """
+
+    def __init__(
+        self,
+        request: wire.Attach,
+        descriptors: Sequence[int],
+        definition: Definition,
+        device: str,
+    ) -> None:
+        self._held = [
+            memory.Memory(0, descriptors[0]),
+            memory.memory_on(device, request.nbytes, descriptors[1]),
+        ]
+        self.words: memoryview = self._held[0].words
+        self.sets = [
+            _set_at(self._held[1].tensor, places, request, definition) for places in request.places
+        ]
+
+
+def _set_at(
+    room: torch.Tensor, places: list[int], request: wire.Attach, definition: Definition
+) -> InputSet:
+    starts = iter(places)
+    values = tuple(
+        memory.tensor_at(room, next(starts), value.shape, value.dtype)
+        if isinstance(value, wire.TensorValue)
+        else rebuild(value, None)
+        for value in request.values
+    )
+    shapes = definition.get_output_shapes(request.axes)
+    outputs = [
+        memory.tensor_at(room, next(starts), shape or (), spec.dtype)
+        for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
+    ]
+    return InputSet(values, request.axes, outputs)
 
 
 class Shots:
-    """The staged call of a candidate, and what the last one returned.
+    """Makes timed calls, and keeps what the last one returned.
 
     Parameters
     ----------
@@ -77,67 +112,30 @@ class Shots:
 
     def __init__(self, tending: Tending) -> None:
         self._tending = tending
-        self._staged: Optional[_Staged] = None
         self._outputs: Optional[list[Any]] = None
-
-    def stage(
-        self,
-        subject: Subject,
-        inputs: InputSet,
-        shifts: Sequence[int],
-        output_shift: int,
-        *,
-        warm: bool = False,
-    ) -> None:
-        """Make everything ready for one call.
-
-        Parameters
-        ----------
-        subject : Subject
-            What will be called.
-        inputs : InputSet
-            With what.
-        shifts : sequence of int
-            By how many elements each input moves.
-        output_shift : int
-            By how many bytes the outputs move.
-        warm : bool
-            Leave the device's caches as they are.
-        """
-        self.drop()  # their memory is to be had again
-        outputs = subject.new_outputs(inputs, output_shift)
-        given = inputs.at(shifts)
-        if warm:
-            self._tending.synchronize()
-        else:
-            self._tending.flush_caches()
-        self._staged = _Staged(subject, inputs, (*given, *outputs), outputs, warm)
+        self._took_s = 0.0
 
     def drop(self) -> None:
-        """Let go of the staged call, and of what the last one returned."""
-        self._staged = self._outputs = None
+        """Let go of what the last call returned."""
+        self._outputs = None
 
     def fire(
-        self,
-        timer: Timer,
-        changes: Changes,
-        changed: Callable[[], Any],
-        enqueued: Callable[[], Any],
-        finished: Callable[[], Any],
+        self, timer: Timer, subject: Subject, inputs: InputSet, request: wire.Fire, words: Any
     ) -> tuple[float, list[wire.Value], list[Optional[wire.Place]]]:
-        """Change the inputs, and make and time the call.
+        """Make and time one call.
 
         Parameters
         ----------
         timer : Timer
             Takes the latency.
-        changes : Changes
-            What the inputs still lack.
-        changed : callable
-            Tells the judge that the inputs are as they are to be.
-        enqueued, finished : callable
-            Tell it that the call has returned, and that the device has done it; not called where
-            that is the same.
+        subject : Subject
+            What is called.
+        inputs : InputSet
+            With what.
+        request : Fire
+            How.
+        words : memoryview, optional
+            The page by which the judge releases it; None for inputs that were put.
 
         Returns
         -------
@@ -150,28 +148,63 @@ class Shots:
 
         Raises
         ------
-        RunnerError
-            If no call is staged, or the changes make no sense.
         TypeError
             If something was returned that cannot be sent.
         """
-        staged, self._staged = self._staged, None
-        if staged is None:
-            raise RunnerError("no call has been staged")
-        changes.make(staged.inputs)
-        self._tending.settle_inputs(warm=staged.warm)
-        function = staged.subject.function
-        if self._tending.device != "cpu":
-            function = _telling(function, enqueued)
-        changed()
-        sample, result = timer.time_call(function, staged.arguments, device=self._tending.device)
-        if self._tending.device != "cpu":
-            self._tending.synchronize()  # whatever the timer was that has answered
-            finished()
-        outputs = staged.subject.listed(result, staged.outputs)
-        require_few(outputs)
-        self._outputs = outputs = [plain(output) for output in outputs]
-        described = [announce(output) for output in outputs]
+        self.drop()  # its memory is to be had again
+        wait, device = self._tending.synchronize, self._tending.device
+        given = inputs.outputs or subject.new_outputs(inputs)
+        into = request.into if request.empty else subject.destination_passing_style
+        outputs = given if into else []
+        arguments = (*inputs.values, *outputs)
+        # On the CPU the judge's clock is all that counts: nothing else is done while it runs.
+        timed = words is None or device != "cpu"
+        nothing = _nothing(outputs, given, device)
+        function = nothing if request.empty else subject.function
+        tell = _teller(words, given, outputs, device)
+        listed = subject.listed
+        tensor: Any = plain_types()[0]
+
+        def once(function: Callable[..., Any], mark: int) -> tuple[float, list[Any]]:
+            if timed:
+                sample, result = timer.time_call(function, arguments, device=device)
+            else:
+                sample, result = 0.0, function(*arguments)
+            if device != "cpu":
+                wait()  # whatever the timer was that has answered
+            if outputs:
+                found = outputs
+            elif type(result) is tensor and _is_as_stored(result):
+                found = [result]  # the same, sooner
+            else:
+                found = [_dense(plain(one)) for one in listed(result, outputs)]
+            if words is not None:
+                tell(found)
+                words[memory.DONE] = mark
+            return sample, found
+
+        if words is None and request.cold:
+            self._tending.flush_caches()  # where the judge does not write inputs anew
+        if device != "cpu":
+            function = _timing_the_host(function, words)
+        if words is not None:
+            go, at_go, seen = request.go, memory.GO, memory.SEEN
+            last = go
+            # A solution could warm itself up before its release, on what lies there from an earlier
+            # call. So all are, where it takes little time; after that, this code alone.
+            rehearsals = request.rehearsals if self._took_s < _SHORT_S else 0
+            while (word := words[at_go]) != go:
+                if word != last and device == "cpu":
+                    for _ in range(_REHEARSALS if self._took_s < _SHORTEST_S else 1):
+                        once(function if rehearsals > 0 else nothing, 0)
+                    rehearsals -= 1
+                words[seen] = last = word
+        began = time.perf_counter()
+        sample, found = once(function, request.go)
+        self._took_s = time.perf_counter() - began
+        require_few(found)
+        self._outputs = found = [plain(one) for one in found]
+        described = [announce(output) for output in found]
         return sample, [value for value, _ in described], [place for _, place in described]
 
     @property
@@ -181,22 +214,103 @@ class Shots:
         Raises
         ------
         RunnerError
-            If none has been made since the last one was staged.
+            If none has been made.
         """
         if self._outputs is None:
             raise RunnerError("no call has been fired that could be collected")
         return self._outputs
 
 
-def _telling(function: Callable[..., Any], tell: Callable[[], Any]) -> Callable[..., Any]:
-    """Return what calls `function`, and then `tell`."""
+def _timing_the_host(function: Callable[..., Any], words: Any) -> Callable[..., Any]:
+    """Return a function that also tells how long it took to return."""
+    if words is None:
+        return function
+    clock, place = time.perf_counter_ns, memory.ENQUEUED
 
-    def call(*arguments: Any) -> Any:
+    def timed(*arguments: Any) -> Any:
+        began = clock()
         result = function(*arguments)
-        tell()
+        words[place] = clock() - began
         return result
 
-    return call
+    return timed
+
+
+def _nothing(outputs: list[Any], given: list[Any], device: str) -> Callable[..., Any]:
+    """Return a function in place of a solution's, which computes nothing."""
+    result = None if outputs else given[0] if len(given) == 1 else tuple(given)
+    small = given[0].new_zeros(1) if device != "cpu" and given else None
+
+    def nothing(*arguments: Any) -> Any:
+        if small is not None:
+            small.zero_()  # a timer of a device has to see something
+        return result
+
+    return nothing
+
+
+def _teller(
+    words: Any, places: list[Any], outputs: list[Any], device: str
+) -> Callable[[list[Any]], None]:
+    """Return what tells the judge where the tensors are that a call has returned.
+
+    They are told as they will be announced. A device's memory the judge cannot read from outside:
+    there they are copied to the judge's.
+    """
+    tensor: Any = plain_types()[0]
+    first, most = memory.ADDRESSES, memory.MOST_OUTPUTS
+
+    def tell(found: list[Any]) -> None:
+        for number, one in enumerate(found[:most]):
+            words[first + number] = one.data_ptr() if type(one) is tensor else _word_of(one)
+
+    def copy(found: list[Any]) -> None:
+        for one, place in zip(found, places, strict=False):
+            if type(one) is tensor and _alike(one, place):
+                place.copy_(one)
+        synchronize()
+
+    if outputs:
+        return lambda found: None
+    if device == "cpu":
+        return tell
+    import torch
+
+    synchronize = partial(torch.cuda.synchronize, device)
+    return copy
+
+
+def _word_of(value: Any) -> int:
+    return memory.word_of(value) if isinstance(value, (bool, int, float)) else 0
+
+
+def _dense(value: Any) -> Any:
+    """Return a tensor without gaps or overlaps, whose memory is its elements in some order.
+
+    Only so can the judge see by a look here and there that all of it is there.
+    """
+    if type(value) not in plain_types() or value.layout is not _strided() or value.is_contiguous():
+        return value
+    expected = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return value.contiguous()
+        expected *= size
+    return value
+
+
+def _is_as_stored(one: torch.Tensor) -> bool:
+    return one.is_contiguous() and not (one.is_conj() or one.is_neg())
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def require_few(outputs: Sequence[Any]) -> None:

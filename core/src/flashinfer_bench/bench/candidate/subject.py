@@ -11,7 +11,7 @@ from flashinfer_bench.tensors import allocate_outputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flashinfer_bench.bench.candidate.inputs import InputSet
+    from flashinfer_bench.bench.candidate.shots import InputSet
     from flashinfer_bench.bench.candidate.tending import Tending
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
@@ -31,7 +31,7 @@ class Subject:
     """
 
     def __init__(self, definition: Definition, runnable: Runnable, tending: Tending) -> None:
-        self._definition = definition
+        self.definition = definition
         self._tending = tending
         self._device = tending.device
         self.function: Callable[..., Any] = runnable
@@ -46,31 +46,28 @@ class Subject:
         list
             Outputs, as many as there were; on the device.
         """
-        given = inputs.at()
         outputs = self.new_outputs(inputs)
-        result = self.function(*given, *outputs)
+        result = self.function(*inputs.values, *outputs)
         self._tending.synchronize()
         return self.listed(result, outputs)
 
-    def new_outputs(self, inputs: InputSet, shift: int = 0) -> list[Any]:
+    def new_outputs(self, inputs: InputSet) -> list[Any]:
         """Allocate the outputs that it is to write into, poisoned; none if it returns them.
 
         Parameters
         ----------
         inputs : InputSet
             Tells their sizes.
-        shift : int
-            By how many bytes they are moved.
         """
         if not self.destination_passing_style:
             return []
-        return allocate_outputs(self._definition, inputs.axes, self._device, shift=shift)
+        return allocate_outputs(self.definition, inputs.axes, self._device)
 
     def listed(self, result: Any, outputs: Sequence[Any]) -> list[Any]:
         """Return the outputs of a call that returned `result`, and was to write into `outputs`."""
         if self.destination_passing_style:
             return list(outputs)
-        return list_outputs(result, self._definition)
+        return list_outputs(result, self.definition)
 
 
 def is_usable(device: str) -> bool:

@@ -59,21 +59,6 @@ class Tending:
         if self._wait is not None:
             self._wait(self.device)
 
-    def settle_inputs(self, *, warm: bool = False) -> None:
-        """Wait until inputs have been changed, and empty the caches of a GPU, which now hold them.
-
-        Those of a CPU are left alone: what they hold depends on the sizes of the inputs alone.
-
-        Parameters
-        ----------
-        warm : bool
-            Leave the caches as they are.
-        """
-        if warm:
-            self.synchronize()
-        elif self.device != "cpu":
-            self.flush_caches()
-
     def flush_caches(self) -> None:
         """Empty the device's caches, and wait until that is done."""
         if self._caches is not None:

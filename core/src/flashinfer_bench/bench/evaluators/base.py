@@ -75,11 +75,15 @@ class Evaluator(ABC):
     one_answer : bool
         Whether only what the reference returned, up to rounding, is right. Where that is not so, as
         in sampling, zeros may be a right answer, and no workload is undecidable for that.
+    any_device : bool
+        Whether `check_timed` takes outputs and expected outputs that are on a device, both on the
+        same one.
     """
 
     name: str = ""
     version: str = "1"
     one_answer: bool = True
+    any_device: bool = False
 
     def check_settings(self, config: ResolvedEvalConfig) -> None:
         """Raise if a setting that only this evaluator knows is not allowed.
@@ -147,6 +151,26 @@ class Evaluator(ABC):
             What the call returned, as untrusted as that of any other.
         """
         return self.check(definition, workload, trial, [outputs], config)
+
+    def find_pattern(
+        self,
+        definition: Definition,
+        calls: Sequence[tuple[Trial, Sequence[Any]]],
+        config: ResolvedEvalConfig,
+    ) -> Optional[str]:
+        """Return what is wrong with timed calls together, each of which is right; None if nothing.
+
+        By default nothing is. An evaluator of random outputs looks at how often each comes.
+
+        Parameters
+        ----------
+        definition, config
+            As in `check`.
+        calls : sequence of (Trial, sequence)
+            What each of them got, and what it returned, as in `check_timed`.
+        """
+        del definition, calls, config
+        return None
 
     def combine(self, checks: Sequence[Check]) -> Correctness:
         """Merge the checks of all trials, the last of which is the only one that may have failed.

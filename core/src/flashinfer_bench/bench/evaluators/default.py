@@ -59,6 +59,11 @@ class DefaultEvaluator(Evaluator):
     name = "default"
     version = "2"
 
+    @property
+    def any_device(self) -> bool:  # type: ignore[override]
+        """Whether outputs may be on a device; not those that a derived class judges."""
+        return type(self).check is DefaultEvaluator.check
+
     def check(
         self,
         definition: Definition,

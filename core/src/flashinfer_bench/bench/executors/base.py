@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, Optional
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from flashinfer_bench.bench.transport.messages import FailureClass
     from flashinfer_bench.data import Definition, Solution
-    from flashinfer_bench.tensors.vary import Variation, Way
 
 Stage = Literal["start", "confine", "compile", "load", "inputs", "call", "time"]
 
@@ -158,29 +157,89 @@ class Shot:
     ----------
     sample_ms : float
         Its latency in milliseconds, as the candidate tells it: untrusted.
-    change_s : float
-        Seconds by the judge's own clock from before the request was sent until it was told that the
-        inputs had their final values.
     wall_s : float
-        Seconds from then until the answer was read. Everything that the candidate did for this call
-        after it knew its inputs is in one of the two. Where the device works by itself, seconds
-        from when the judge was told that the call had returned until the device had done it.
+        Seconds by the judge's own clock from before `Release.last` until its answer was seen; of
+        inputs that were put, from the request until the answer was read.
+    secured_s: float
+        … until `Release.answered` was done.
+    enqueued_s : float
+        Seconds that the call took to return to the host, as the candidate tells, where a device
+        works by itself; elsewhere 0.
+    woken_s : float
+        Seconds from when the process went on, after it had stood still for `Release.fill`, until it
+        waited for its release again.
     timer, timer_version : str
         The timing backend that took the latency.
     notes : tuple of str
         Remarks of the timer (untrusted text).
-    enqueue_s, describe_s : float
-        The seconds before and after `wall_s` there, elsewhere 0.
     """
 
     sample_ms: float
-    change_s: float
     wall_s: float
+    secured_s: float
+    enqueued_s: float
+    woken_s: float
     timer: str
     timer_version: str
     notes: tuple[str, ...] = field(default=())
-    enqueue_s: float = 0.0
-    describe_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """Sets of inputs in memory of the judge's, as a candidate is told of them.
+
+    Attributes
+    ----------
+    page, memory : object
+        As of `flashinfer_bench.bench.memory`.
+    inputs : sequence
+        Tensors, of which only type and shape count, and Python scalars, in the order of the
+        definition.
+    places : sequence of list of int
+        For each set where its tensors begin, in bytes: inputs, then outputs.
+    axes : mapping
+        Value of every variable axis.
+    """
+
+    page: Any
+    memory: Any
+    inputs: Sequence[Any]
+    places: Sequence[list[int]]
+    axes: Mapping[str, int]
+
+
+class Release:
+    """What the judge does around one call in attached memory; by default nothing.
+
+    Attributes
+    ----------
+    stopped : bool
+        Whether the process tree stands still during `fill`, where the system allows it.
+    """
+
+    stopped = False
+
+    def fill(self) -> None:
+        """Write the inputs; the process waits for its release meanwhile."""
+
+    def before(self) -> None:
+        """Do what is to be done at once before the judge's clock runs."""
+
+    def last(self) -> None:
+        """Write what is left, at once before the release; the clock runs."""
+
+    def after(self) -> None:
+        """Do what is to be done at once after the clock has stopped."""
+
+    def answered(self, addresses: Sequence[int]) -> None:
+        """Keep what is there right after the answer; the clock runs until it is done.
+
+        Parameters
+        ----------
+        addresses : sequence of int
+            Where the tensors that were returned begin in its memory, as the process tells: 0 where
+            that is not known.
+        """
 
 
 @dataclass(frozen=True)
@@ -244,7 +303,6 @@ class Candidate(ABC):
         inputs: Sequence[Any],
         axes: Mapping[str, int],
         *,
-        ways: Sequence[Way] = (),
         timeout_s: float,
     ) -> None:
         """Copy one set of inputs into the process, on its device.
@@ -252,15 +310,12 @@ class Candidate(ABC):
         Parameters
         ----------
         slot : int
-            Number by which `call` and `stage` refer to this set; an old set of that number
-            is dropped.
+            Number by which `call` and `fire` refer to this set; an old set of that number is
+            dropped.
         inputs : sequence
             CPU tensors and Python scalars in the order of the definition's inputs.
         axes : mapping
             Value of every variable axis, for allocating outputs.
-        ways : sequence of str
-            How each input may vary from one timed call to the next; empty if `stage` will not be
-            asked for.
         """
 
     @abstractmethod
@@ -276,18 +331,35 @@ class Candidate(ABC):
         """
 
     @abstractmethod
-    def stage(self, variation: Variation, *, timeout_s: float) -> float:
-        """Make everything ready for one timed call; return the seconds that it took.
-
-        The process learns the addresses that the inputs will have, but not their final values.
-        """
+    def attach(self, attachment: Attachment, *, timeout_s: float) -> None:
+        """Have the process map memory of the judge's, in place of what it mapped before."""
 
     @abstractmethod
-    def fire(self, variation: Variation, *, timer: str, timeout_s: float) -> Shot:
-        """Make and time the call that `stage` prepared with the same variation.
+    def fire(
+        self,
+        slot: int,
+        *,
+        timer: str,
+        timeout_s: float,
+        release: Optional[Release] = None,
+        cold: bool = False,
+        empty: Optional[bool] = None,
+    ) -> Shot:
+        """Make and time one call.
 
-        From its answer on, its outputs are fixed as far as this machine allows: where `collect` can
-        read the process's memory, it stops the process before it does.
+        Parameters
+        ----------
+        slot : int
+            Which inputs: with a `release` a set of what is attached, else one that was put.
+        timer : str
+            Takes the latency in the process.
+        release : Release, optional
+            What the judge does before and after.
+        cold : bool
+            Whether the process empties the caches before.
+        empty : bool, optional
+            Do everything but the call, as what that takes is not the solution's: like a solution
+            that is handed its outputs (True), or returns them (False).
         """
 
     @abstractmethod
@@ -298,9 +370,30 @@ class Candidate(ABC):
         read; it goes on with the next request. Elsewhere the process is asked.
         """
 
-    @abstractmethod
-    def changed_inputs(self, *, timeout_s: float) -> list[int]:
-        """Return the numbers of the inputs that the solution has changed, as the process says."""
+    def peeker(self, starts: Sequence[int], nbytes: int) -> Callable[[int], Optional[bytes]]:
+        """Return what reads pieces of the process's memory, from an address on, while it runs.
+
+        It returns None if they cannot be read.
+
+        Parameters
+        ----------
+        starts : sequence of int
+            Where each piece begins, in bytes from there.
+        nbytes : int
+            How many bytes each piece has.
+        """
+        return lambda address: None
+
+    def places(self) -> list[Optional[tuple[int, int]]]:
+        """Return address and bytes of what the last `fire` returned, as the process tells.
+
+        None stands for what is no tensor in plain memory.
+        """
+        return []
+
+    def returned(self) -> list[Any]:
+        """Return what the last `fire` returned, as the process tells: tensors without elements."""
+        return []
 
     def rest(self, *, timeout_s: float) -> None:
         """Keep the process from working until its next request, so that it disturbs nobody.
@@ -314,10 +407,6 @@ class Candidate(ABC):
 
         Those of its descendants count; all that have ended are under 0. By default none is known.
         """
-        return {}
-
-    def waiting_times(self) -> dict[int, int]:
-        """Return how long each could have run while others did; as of `thread_times`."""
         return {}
 
     def keep_on(self, cores: Set[int]) -> bool:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from flashinfer_bench.data import Definition, Solution
-    from flashinfer_bench.tensors.vary import Way
 
 
 class ProcessCandidate(Shooting):
@@ -87,13 +86,12 @@ class ProcessCandidate(Shooting):
         inputs: Sequence[Any],
         axes: Mapping[str, int],
         *,
-        ways: Sequence[Way] = (),
         timeout_s: float,
     ) -> None:
         """Copy one set of inputs into the process; see `Candidate.put_inputs`."""
         described = [describe(value) for value in inputs]
         records, blobs = [record for record, _ in described], [blob for _, blob in described]
-        request = wire.PutInputs(new_token(), slot, records, dict(axes), list(ways))
+        request = wire.PutInputs(new_token(), slot, records, dict(axes))
         with self._exchange("inputs", timeout_s) as deadline:
             self._ask("inputs", request, wire.Done, deadline, blobs)
         self._axes[slot] = dict(axes)

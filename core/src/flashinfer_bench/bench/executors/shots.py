@@ -8,38 +8,40 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.executors.base import Shot
+from flashinfer_bench.bench.executors.base import Attachment, Release, Shot
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
-from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
+from flashinfer_bench.bench.executors.frozen import FrozenTree, Pieces, why_not
 from flashinfer_bench.bench.executors.log import printable
 from flashinfer_bench.bench.executors.threads import (
     cores_of,
     keep_on,
     thread_times,
-    waiting_times,
 )
+from flashinfer_bench.bench.memory import ADDRESSES, DONE, ENQUEUED, GO, MOST_OUTPUTS, SEEN
 from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
-from flashinfer_bench.bench.transport.channel import pack
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
-from flashinfer_bench.bench.transport.messages import encode
 from flashinfer_bench.bench.transport.values import describe, rebuild
 from flashinfer_bench.errors import ProtocolError
 from flashinfer_bench.tensors import span_of, tensor_from_span, to_torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
+    from collections.abc import Callable, Mapping, Sequence, Set
 
-    from flashinfer_bench.bench.transport.deadline import Deadline
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.tensors.vary import Variation
 
 # Outputs of a wrong shape are received, too, so that they can be looked at; up to this.
 _SPARE_BYTES = 2**26
 # A tensor may be spread out, such as a column of a matrix; what lies between is read with it.
 _LONGEST_SPAN = 2**30
 _FREEZE_TIMEOUT_S = 10.0
+_ENDING_S = 1.0  # what a process may take that has been killed
+_LOOKS = 5000  # at a word, some 0.2 ms, until it is seen whether there is another answer
 _SPIN_S = 0.02
+_SLEPT_SHARE = 0.001  # of what a long call has taken so far, is how late its end may be seen
+_NS = 1e9
+_ATTACHED = -2  # number of the set whose axes are those of what is attached
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class _Returned:
     slot: int
     values: list[wire.Value]
     places: list[Optional[wire.Place]]
+    shown: list[Any]
 
     @property
     def tensors(self) -> list[tuple[wire.TensorValue, Optional[wire.Place]]]:
@@ -60,7 +63,7 @@ class _Returned:
 
 
 class Shooting(Conversation):
-    """The part of a process's handle that stages, fires and collects calls."""
+    """The part of a process's handle that fires and collects calls."""
 
     def __init__(self, *process: Any, **options: Any) -> None:
         super().__init__(*process, **options)
@@ -68,54 +71,151 @@ class Shooting(Conversation):
         self._axes: dict[int, dict[str, int]] = {}
         self._returned: Optional[_Returned] = None
         self._readable = False
+        self._words: Optional[memoryview] = None
 
-    def stage(self, variation: Variation, *, timeout_s: float) -> float:
-        """Make everything ready for one timed call; see `Candidate.stage`."""
-        where = list(variation.shifts), variation.output_shift, variation.warm
-        request = wire.Stage(new_token(), variation.slot, *where)
+    def attach(self, attachment: Attachment, *, timeout_s: float) -> None:
+        """Have the process map memory of the judge's; see `Candidate.attach`."""
+        records = [describe(value, -1)[0] for value in attachment.inputs]
+        room, page = attachment.memory, attachment.page
+        request = wire.Attach(
+            *(new_token(), room.tensor.numel(), records, list(attachment.places)),
+            dict(attachment.axes),
+        )
+        with self._exchange("inputs", timeout_s) as deadline:
+            self._channel.send(request, deadline)
+            self._channel.send_descriptors([page.descriptor, room.descriptor], deadline)
+            self._expect("inputs", request, wire.Done, self._channel.receive(deadline))
+        self._words = page.words
+        self._axes[_ATTACHED] = dict(attachment.axes)
+
+    def fire(
+        self,
+        slot: int,
+        *,
+        timer: str,
+        timeout_s: float,
+        release: Optional[Release] = None,
+        cold: bool = False,
+        empty: Optional[bool] = None,
+    ) -> Shot:
+        """Make and time one call; see `Candidate.fire`."""
+        attached = release is not None
+        # Where the process does not stand still, inputs are written when the clock runs.
+        rehearsals = 1 if release is None or release.stopped else 2
+        request = wire.Fire(
+            *(new_token(), slot, timer, new_token(), attached, cold),
+            empty=empty is not None,
+            into=bool(empty),
+            rehearsals=rehearsals,
+        )
         self._returned = None
-        started = time.perf_counter()
-        with self._exchange("time", timeout_s) as deadline:
-            self._ask("time", request, wire.Done, deadline)
-        return time.perf_counter() - started
-
-    def fire(self, variation: Variation, *, timer: str, timeout_s: float) -> Shot:
-        """Make and time the call that was staged; see `Candidate.fire`."""
-        request, packed = _fire_request(variation, timer)
-        with self._exchange("time", timeout_s) as deadline:
-            seconds, payload = self._timed_exchange(request, packed, deadline)
-            reply = self._expect("time", request, wire.Fired, self._channel.decode(payload))
+        with self._exchange("time", timeout_s) as deadline, collector_paused():
+            began = time.perf_counter()
+            self._channel.send(request, deadline)
+            took: Optional[tuple[float, float, float, float]] = None
+            if release is not None:
+                took = self._released(request.go, release, deadline)
+            payload = self._channel.receive(deadline)
+            whole = time.perf_counter() - began
+            reply = self._expect("time", request, wire.Fired, payload)
+            if attached and took is None:
+                raise ProtocolError("it told of a call that it had not answered in the page")
             if len(reply.places) != len(reply.values):
                 raise ProtocolError(f"{len(reply.places)} places of {len(reply.values)} outputs")
-        self._returned = _Returned(variation.slot, reply.values, reply.places)
+            shown = list(map(_without_elements, reply.values))
+        number = _ATTACHED if attached else slot
+        self._returned = _Returned(number, reply.values, reply.places, shown)
         notes = tuple(map(printable, reply.notes))
-        version = printable(reply.timer_version)
-        return _shot_of(seconds, reply.sample_ms, timer, version, notes)
+        wall_s, secured_s, enqueued_s, woken_s = took or (whole, whole, 0.0, 0.0)
+        return Shot(
+            sample_ms=reply.sample_ms,
+            wall_s=wall_s,
+            secured_s=secured_s,
+            enqueued_s=enqueued_s,
+            woken_s=woken_s,
+            timer=timer,
+            timer_version=printable(reply.timer_version),
+            notes=notes,
+        )
 
-    def _timed_exchange(
-        self, request: wire.Fire, packed: bytes, deadline: Deadline
-    ) -> tuple[list[float], bytearray]:
-        """Send, and receive; what takes time but need not be in between is done elsewhere.
+    def _released(
+        self, go: int, release: Release, deadline: Deadline
+    ) -> Optional[tuple[float, float, float, float]]:
+        """Release a call, and return the seconds of a `Shot`.
 
-        Return the seconds from the request to each reply, and the last of these.
+        None if the process has something else to say.
         """
-        steps: list[type[wire.Message]] = [wire.Changed]
-        if self._device != "cpu":
-            steps += [wire.Enqueued, wire.Finished]
-        expected = [(step, encode(step(request.token))) for step in steps]
-        channel = self._channel
-        with collector_paused():
-            if self._device != "cpu":  # whose cores are all wanted
-                channel.spin(min(_SPIN_S, deadline.remaining))
-            heard = [time.perf_counter()]
-            channel.send_packed(packed, deadline)
-            for step, message in expected:
-                payload = channel.receive_undecoded(deadline)
-                heard.append(channel.heard_at)
-                if payload != message:  # nothing follows what is something else
-                    self._expect("time", request, step, channel.decode(payload))
-            payload = channel.receive_undecoded(deadline)
-        return [at - heard[0] for at in (*heard[1:], channel.heard_at)], payload
+        words = self._words
+        assert words is not None
+        if self._await_spinning(words, deadline) is None:
+            return None
+        woken_s = 0.0
+        if release.stopped and self._readable:
+            frozen = self._freeze(deadline)
+            try:
+                release.fill()
+                self._require_still(frozen)
+            finally:
+                frozen.thaw()
+            thawed = time.perf_counter()
+            spinning = self._await_spinning(words, deadline)
+            if spinning is None:
+                return None
+            woken_s = spinning - thawed
+        else:
+            release.fill()
+            if self._await_spinning(words, deadline) is None:
+                return None
+        release.before()
+        began = time.perf_counter()
+        release.last()
+        words[GO] = go
+        seen = self._await_word(words, DONE, go, deadline)
+        if seen is None:
+            return None
+        release.answered(words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
+        secured = time.perf_counter()
+        release.after()
+        return seen - began, secured - began, words[ENQUEUED] / _NS, woken_s
+
+    def _await_spinning(self, words: memoryview, deadline: Deadline) -> Optional[float]:
+        """Wait until the process does nothing but look at the page."""
+        words[GO] = word = new_token()
+        return self._await_word(words, SEEN, word, deadline)
+
+    def _await_word(
+        self, words: memoryview, place: int, wanted: int, deadline: Deadline
+    ) -> Optional[float]:
+        """Return when a word was there; None if a message comes, or the process ends, before."""
+        clock = time.perf_counter
+        began = clock()
+        while True:
+            for _ in range(_LOOKS):
+                if words[place] == wanted:
+                    return clock()
+            waited_s = clock() - began
+            self._log.drain()  # or who prints much waits for ever
+            if self._channel.is_readable() or self._process.ended():
+                return clock() if words[place] == wanted else None
+            if deadline.expired:
+                raise TimeoutError
+            if waited_s > _SPIN_S:
+                time.sleep(waited_s * _SLEPT_SHARE)
+
+    def places(self) -> list[Optional[tuple[int, int]]]:
+        """Return where what was returned lies; see `Candidate.places`."""
+        found = self._returned.places if self._returned is not None else []
+        return [None if place is None else (place.address, place.span) for place in found]
+
+    def returned(self) -> list[Any]:
+        """Return what was returned, without elements; see `Candidate.returned`."""
+        return list(self._returned.shown) if self._returned is not None else []
+
+    def peeker(self, starts: Sequence[int], nbytes: int) -> Callable[[int], Optional[bytes]]:
+        """Return what reads pieces of the process's memory; see `Candidate.peeker`."""
+        if not self._readable:
+            return lambda address: None
+        return Pieces(self.pid, starts, nbytes).at
 
     def collect(self, *, timeout_s: float) -> list[Any]:
         """Return what the last timed call returned; see `Candidate.collect`."""
@@ -138,14 +238,15 @@ class Shooting(Conversation):
 
     def _read(self, returned: _Returned, budget: int, deadline: Deadline) -> list[Any]:
         """Stop the process tree until the next request, and read the outputs from its memory."""
-        limit = min(deadline.remaining, _FREEZE_TIMEOUT_S)
+        self._frozen = frozen = self._freeze(deadline)
         try:
-            self._frozen = frozen = FrozenTree(self.pid, timeout_s=limit)
             values = []
-            for value, place in zip(returned.values, returned.places, strict=True):
-                values.append(_read_value(frozen, value, place, budget))
+            for value, shown, place in zip(
+                returned.values, returned.shown, returned.places, strict=True
+            ):
+                values.append(_read_value(frozen, value, shown, place, budget))
                 budget -= _size_of(values[-1])
-            frozen.require_still()
+            self._require_still(frozen)
         except ProcessLookupError as error:
             raise PeerClosed("the process has ended") from error
         except PermissionError as error:
@@ -157,19 +258,28 @@ class Shooting(Conversation):
         if not self._readable or self._frozen is not None:
             return
         with self._exchange("time", timeout_s) as deadline:
-            limit = min(deadline.remaining, _FREEZE_TIMEOUT_S)
-            try:
-                self._frozen = FrozenTree(self.pid, timeout_s=limit)
-            except ProcessLookupError as error:
+            self._frozen = self._freeze(deadline)
+
+    def _freeze(self, deadline: Deadline) -> FrozenTree:
+        try:
+            return FrozenTree(self.pid, timeout_s=min(deadline.remaining, _FREEZE_TIMEOUT_S))
+        except ProcessLookupError as error:
+            raise PeerClosed("the process has ended") from error
+        except PermissionError as error:
+            raise ProtocolError("it has a process that cannot be stopped") from error
+
+    def _require_still(self, frozen: FrozenTree) -> None:
+        """Raise `ProtocolError` if something moves; `PeerClosed` if that is the process's end."""
+        try:
+            frozen.require_still()
+        except (ProtocolError, ProcessLookupError) as error:
+            if self._process.wait(Deadline(_ENDING_S)):
                 raise PeerClosed("the process has ended") from error
+            raise
 
     def thread_times(self) -> dict[int, int]:
         """Return the processor time of each thread; see `Candidate.thread_times`."""
         return thread_times(self.pid)
-
-    def waiting_times(self) -> dict[int, int]:
-        """Return how long each thread has waited for a core; see `Candidate.waiting_times`."""
-        return waiting_times(self.pid)
 
     def keep_on(self, cores: Set[int]) -> bool:
         """Keep the process on some cores; see `Candidate.keep_on`."""
@@ -178,13 +288,6 @@ class Shooting(Conversation):
     def cores(self) -> frozenset[int]:
         """Return the cores that it may be on; see `Candidate.cores`."""
         return cores_of(self.pid)
-
-    def changed_inputs(self, *, timeout_s: float) -> list[int]:
-        """Return the inputs that the last call has changed; see `Candidate.changed_inputs`."""
-        request = wire.Inspect(new_token())
-        with self._exchange("time", timeout_s) as deadline:
-            reply = self._ask("time", request, wire.Inspected, deadline)
-        return sorted(set(reply.changed))
 
     def _look_at_memory(self) -> None:
         """Find out whether memory can be read, as long as no solution could prevent it."""
@@ -205,28 +308,6 @@ class Shooting(Conversation):
         return _declared_bytes(self._definition, axes)
 
 
-def _shot_of(
-    seconds: Sequence[float],
-    sample_ms: float,
-    timer: str,
-    timer_version: str,
-    notes: tuple[str, ...],
-) -> Shot:
-    """Return what took how long, of the seconds from the request to each of its replies."""
-    changed, fired = seconds[0], seconds[-1]
-    enqueued, finished = seconds[1:-1] or (changed, fired)
-    return Shot(
-        sample_ms,
-        changed,
-        finished - enqueued,
-        timer,
-        timer_version,
-        notes,
-        enqueue_s=enqueued - changed,
-        describe_s=fired - finished,
-    )
-
-
 def _declared_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
     sizes = (
         prod(shape or ()) * to_torch_dtype(spec.dtype).itemsize
@@ -237,17 +318,21 @@ def _declared_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
     return 2 * sum(sizes) + _SPARE_BYTES
 
 
-def _fire_request(variation: Variation, timer: str) -> tuple[wire.Fire, bytes]:
-    tensors = [part for patch in variation.patches for part in (patch.positions, patch.values)]
-    described = [describe(tensor) for tensor in tensors]
-    numbers = [patch.input for patch in variation.patches]
-    records, mixes = [record for record, _ in described], list(variation.mixes)
-    request = wire.Fire(new_token(), timer, mixes, numbers, records)
-    return request, pack(request, [blob for _, blob in described])
+def _without_elements(value: wire.Value) -> Any:
+    """Return what is told of an output: a scalar, or a tensor on device meta.
+
+    Raises
+    ------
+    ProtocolError
+        If it makes no sense.
+    """
+    if isinstance(value, wire.TensorValue):
+        value = wire.TensorValue(value.dtype, value.shape, value.nbytes, omitted=True)
+    return rebuild(value, None)
 
 
 def _read_value(
-    frozen: FrozenTree, value: wire.Value, place: Optional[wire.Place], budget: int
+    frozen: FrozenTree, value: wire.Value, shown: Any, place: Optional[wire.Place], budget: int
 ) -> Any:
     """Return one output; nothing that the process tells about it is believed.
 
@@ -257,8 +342,7 @@ def _read_value(
         If shape, size, strides and address cannot all be true.
     """
     if not isinstance(value, wire.TensorValue):
-        return rebuild(value, None)
-    shown = rebuild(wire.TensorValue(value.dtype, value.shape, value.nbytes, True), None)
+        return shown
     if value.nbytes != shown.numel() * shown.element_size():
         raise ProtocolError(f"{value.nbytes} bytes are not those of {value.dtype} {value.shape}")
     if value.nbytes > budget:

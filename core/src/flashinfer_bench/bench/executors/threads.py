@@ -1,7 +1,6 @@
 """The threads of a candidate, seen from outside (Linux): how busy they are, and on which cores.
 
-Times are the scheduler's own (``/proc/PID/task/TID/schedstat``: what a thread has run, and what it
-has waited for a core while it could have run).
+Times are the scheduler's own (``/proc/PID/task/TID/schedstat``).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ENDED = 0
 _PROC = Path("/proc")
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED of include/linux/posix-timers.h: that of a whole process
 _CHILDREN_TIME = slice(13, 15)  # cutime and cstime of man 5 proc, after the name
-_RAN, _WAITED = 0, 1  # fields of schedstat
+_RAN = 0  # field of schedstat
 _LISTINGS = 20  # of threads, until no new one has been started between two of them
 
 
@@ -47,37 +46,11 @@ def thread_times(pid: int, proc: Path = _PROC) -> dict[int, int]:
     return found
 
 
-def waiting_times(pid: int, proc: Path = _PROC) -> dict[int, int]:
-    """Return how long each thread of a process, and of its descendants, has waited for a core.
-
-    Returns
-    -------
-    dict
-        Nanoseconds by the number of the thread. Nothing where the system does not tell.
-    """
-    return {
-        thread: waited
-        for process in _tree(pid, proc)
-        for thread, waited in _scheduled(process, proc, _WAITED).items()
-    }
-
-
-def waited_here(proc: Path = _PROC) -> int:
-    """Return how long the calling thread has waited for a core, in nanoseconds; 0 if unknown."""
-    with suppress(OSError, ValueError, IndexError):
-        return int((proc / "thread-self" / "schedstat").read_text().split()[_WAITED])
-    return 0
-
-
 def _running_times(pid: int, proc: Path) -> dict[int, int]:
-    return _scheduled(pid, proc, _RAN)
-
-
-def _scheduled(pid: int, proc: Path, field: int) -> dict[int, int]:
     found = {}
     for task in _tasks(pid, proc):
         with suppress(OSError, ValueError, IndexError):
-            found[int(task.name)] = int((task / "schedstat").read_text().split()[field])
+            found[int(task.name)] = int((task / "schedstat").read_text().split()[_RAN])
     return found
 
 

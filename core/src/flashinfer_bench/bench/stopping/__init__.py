@@ -373,6 +373,12 @@ class TimingPlan:
             return "max_samples"
         return "max_seconds" if self.out_of_time(seconds) else None
 
+    def of_rounds(self, rounds: int) -> TimingPlan:
+        """Return a plan of so many rounds like those of this one."""
+        count = rounds * self.batch
+        least = min(self.min_samples, count)
+        return replace(self, rule=Fixed(count), min_samples=least, max_samples=count)
+
     def within(self, budget_s: float, call_s: float) -> TimingPlan:
         """Return a plan of rounds that takes at most `budget_s` seconds, this one if it does.
 

@@ -21,15 +21,13 @@ request        meaning                            reply
 ``Load``       build a solution for a definition  ``Loaded``
 ``PutInputs``  keep the blobs under a slot        ``Done``
 ``Call``       call once with a slot's inputs     ``Outputs``; blobs
-``Stage``      get ready for one call             ``Done``
-``Fire``       mix and patch; make that call      ``Changed``, then ``Fired``
+``Attach``     map memory of the judge's          ``Done``
+``Fire``       make and time one call             ``Fired``
 ``Collect``    send what that call returned       ``Outputs``; blobs
-``Inspect``    compare the inputs with what came  ``Inspected``
 =============  =================================  ============================
 
-**Order.** ``Confine`` comes first, if it comes. ``Fire`` makes the call that the last ``Stage`` has
-prepared, once. ``Collect`` and ``Inspect`` may follow it in any order and number, until the next
-``Stage``. ``Call`` sees inputs unshifted and unpatched.
+**Order.** ``Confine`` comes first, if it comes. ``Collect`` may follow a ``Fire`` any number of
+times, until the next one. Two open files follow ``Attach``, with one byte in between two frames.
 
 Each reply may be replaced by ``Failed``, the last one then, which says whether the code raised, a
 build failed, or the machine lacks something. There is no farewell: the judge kills the
@@ -45,15 +43,18 @@ A process that has been started to compile answers ``Confine`` and ``Compile`` a
 most 256 values. The judge states with each call how many bytes of outputs it takes; the candidate
 announces larger tensors as ``omitted``, so that their shape can be judged all the same.
 
-**Fire** is an exchange that the judge times, and the only one with several replies, all with its
-token. Only it tells the final values of the inputs. ``Changed`` says that they are in place; on
-devices that work by themselves, ``Enqueued`` that the call has returned to the host, and
-``Finished`` that the device has done it. The candidate waits for nothing before it goes on. By
-``Fired`` the outputs are fixed. It tells where in the candidate's memory they lie (`Place`). On the
-CPU the judge reads them there itself, with every process of the candidate stopped, after it has
-checked type, shape, strides and span against one another. How long the exchange took, and each part
-of it, is what the judge's own clock says. When a reply came is all that it knows: one may be said
-early or late.
+**Fire** is an exchange that the judge times. Inputs that were put are simply called with. Inputs in
+attached memory are called with once the judge says so in a page that both map, by words of 64 bits
+(`flashinfer_bench.bench.memory`): the candidate copies ``GO`` to ``SEEN`` until it is the number
+that ``Fire`` has told. So the judge knows that it waits, writes the inputs, and then that number.
+The candidate makes the call, writes ``ADDRESSES``, where the tensors that were returned begin, and
+the number into ``DONE``. By then the outputs are fixed. ``Fired`` comes only after it. What a call
+takes is, by the judge's own clock, from ``GO`` to ``DONE``. A word may be written early or late,
+and anything may be in it: when it changed is all that the judge knows.
+
+``Fired`` tells where in the candidate's memory the outputs lie (`Place`). On the CPU the judge
+reads them there itself, with every process of the candidate stopped, after it has checked type,
+shape, strides and span against one another.
 
 **Time.** Each read and write of the judge has a deadline that holds for the whole exchange.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import select
 from typing import TYPE_CHECKING, Any, Generic, Optional
 
 from flashinfer_bench.bench.transport.frames import (
     FrameKind,
     FrameStream,
     Waiter,
-    flat,
-    header_of,
     wait_ready,
 )
 from flashinfer_bench.bench.transport.messages import (
@@ -89,38 +87,22 @@ class Channel(Generic[MessageT]):
         TimeoutError
             At the deadline.
         """
-        return self.decode(self.receive_undecoded(deadline))
-
-    def send_packed(self, packed: bytes, deadline: Deadline) -> None:
-        """Send what `pack` returned, in as few steps as possible; as `send`."""
-        self._stream.send_raw([memoryview(packed)], deadline)
-
-    def receive_undecoded(self, deadline: Deadline) -> bytearray:
-        """Receive the bytes of one message, without a look at them; as `receive`."""
-        return self._stream.receive(limit=self._incoming.limit, deadline=deadline)
-
-    def spin(self, seconds: float) -> None:
-        """Look for messages without pause for so long: `heard_at` is exact then, for a core."""
-        self._stream.spins_until = time.perf_counter() + seconds
-
-    @property
-    def heard_at(self) -> float:
-        """When the last message was there, on the clock of `time.perf_counter`.
-
-        One that comes in pieces is there with the last of them. The rest of a short one that comes
-        within the microseconds after its header is taken to have come with it.
-        """
-        return self._stream.heard_at
-
-    def decode(self, payload: bytearray) -> MessageT:
-        """Return the message that `receive_undecoded` returned.
-
-        Raises
-        ------
-        ProtocolError
-            If it is none that is allowed.
-        """
+        payload = self._stream.receive(limit=self._incoming.limit, deadline=deadline)
         return self._incoming.decode(payload)
+
+    def send_descriptors(self, descriptors: Sequence[int], deadline: Deadline) -> None:
+        """Send open files after the message that announces them; as `send`."""
+        self._stream.send_descriptors(descriptors, deadline)
+
+    def is_readable(self) -> bool:
+        """Return whether something has come, or the connection has ended."""
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
+
+    def receive_descriptors(self, count: int, deadline: Deadline) -> list[int]:
+        """Receive the open files that the last message announced; as `receive`."""
+        return self._stream.receive_descriptors(count, deadline)
 
     def receive_values(
         self, records: Sequence[Value], deadline: Deadline, *, budget: Optional[int] = None
@@ -172,21 +154,6 @@ def _blob_size(record: Value) -> Optional[int]:
     if isinstance(record, TensorValue) and not record.omitted:
         return record.nbytes
     return None
-
-
-def pack(message: Message, blobs: Sequence[Optional[memoryview]] = ()) -> bytes:
-    """Return `message` and `blobs` as the bytes that go over a connection; for short blobs.
-
-    Raises
-    ------
-    ValueError
-        If a text cannot be written as UTF-8.
-    """
-    payloads = [(FrameKind.CONTROL, memoryview(encode(message)))]
-    payloads += [(FrameKind.BLOB, flat(blob)) for blob in blobs if blob is not None]
-    return b"".join(
-        part for kind, data in payloads for part in (header_of(kind, data.nbytes), data)
-    )
 
 
 def judge_end(sock: socket.socket, *, wait: Waiter = wait_ready) -> Channel[Message]:

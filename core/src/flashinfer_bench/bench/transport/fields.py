@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Union
+from typing import Annotated, Union
 
 import msgspec
 from msgspec import Meta
@@ -78,7 +78,6 @@ class FloatValue(Record):
 
 Value = Union[TensorValue, BoolValue, IntValue, FloatValue]
 Values = Annotated[list[Value], Meta(max_length=MAX_VALUES)]
-Way = Literal["signs", "columns", "rotate", "move", "fixed"]
 Notes = Annotated[list[Name], Meta(max_length=MAX_NOTES)]
 
 

@@ -15,26 +15,26 @@ however slowly the other side sends or reads.
 
 from __future__ import annotations
 
-import math
+import os
 import select
+import socket
 import struct
-import time
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Sequence
 
     from flashinfer_bench.bench.transport.deadline import Deadline
 
 MAGIC = b"FIB"
 HEADER = struct.Struct("<3scQ")
 
-# Read in a few microseconds: while a longer one is read, most of it may still be on its way.
-_SHORT_BYTES = 4096
+ResultT = TypeVar("ResultT")
 
 
 class FrameKind(Enum):
@@ -108,26 +108,12 @@ class FrameStream:
         A connected stream socket, which the stream owns from now on.
     wait : callable, optional
         How to wait for the socket; see `Waiter`.
-
-    Attributes
-    ----------
-    heard_at : float
-        When the last control frame was there, on the clock of `time.perf_counter`. For a short one
-        in one piece that is when the wait for it has ended, or, if there was none, when its header
-        has been read: never before it was there, however long this process was kept from running.
-        For any other it is when all of it has been read.
-    spins_until : float
-        On the same clock. Up to then a frame is looked for without pause, so that `heard_at` is not
-        late by the time that a core needs to wake up.
     """
 
     def __init__(self, sock: socket.socket, *, wait: Waiter = wait_ready) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._wait = wait
-        self._clock = time.perf_counter
-        self.heard_at = self._clock()
-        self.spins_until = -math.inf
 
     def fileno(self) -> int:
         """Return the socket's descriptor, -1 once closed."""
@@ -194,8 +180,6 @@ class FrameStream:
             raise ProtocolError(f"a message of {length} bytes was announced; {limit} are allowed")
         payload = bytearray(length)
         self._fill(memoryview(payload), deadline)
-        if length > _SHORT_BYTES:
-            self.heard_at = self._clock()
         return payload
 
     def receive_into(self, buffer: memoryview, deadline: Deadline) -> None:
@@ -236,37 +220,52 @@ class FrameStream:
     def _fill(self, view: memoryview, deadline: Deadline, *, at_boundary: bool = False) -> None:
         filled = 0
         while filled < view.nbytes:
-            waited, count = self._receive_some(view[filled:], deadline)
+            count = self._receive_some(view[filled:], deadline)
             if count == 0:
                 if at_boundary and filled == 0:
                     raise PeerClosed("the other side closed the connection")
                 raise TruncatedFrame("the connection ended inside a frame")
-            # One without a wait may have come since the clock was read. In pieces, they may come
-            # as fast as they are read.
-            if filled or (at_boundary and not waited):
-                self.heard_at = self._clock()
             filled += count
             if filled < view.nbytes:
                 _check(deadline)
 
-    def _receive_some(self, view: memoryview, deadline: Deadline) -> tuple[bool, int]:
-        """Return whether it was waited for, and how many bytes came."""
-        waited = False
-        while True:
-            try:
-                return waited, self._sock.recv_into(view)
-            except BlockingIOError:
-                if self._clock() >= self.spins_until:
-                    self._wait(self._sock.fileno(), select.POLLIN, deadline)
-                    waited, self.heard_at = True, self._clock()
-            except OSError as error:
-                raise PeerClosed(f"the connection broke: {error.strerror}") from error
+    def _receive_some(self, view: memoryview, deadline: Deadline) -> int:
+        return self._when_ready(lambda: self._sock.recv_into(view), select.POLLIN, deadline)
 
     def _send_some(self, parts: list[memoryview], deadline: Deadline) -> int:
+        return self._when_ready(lambda: self._sock.sendmsg(parts), select.POLLOUT, deadline)
+
+    def send_descriptors(self, descriptors: Sequence[int], deadline: Deadline) -> None:
+        """Send open files; the other side asks for so many. As `send`."""
+        send = partial(socket.send_fds, self._sock, [b"D"], descriptors)
+        self._when_ready(send, select.POLLOUT, deadline)
+
+    def receive_descriptors(self, count: int, deadline: Deadline) -> list[int]:
+        """Receive open files, which the caller closes; as `receive`.
+
+        Raises
+        ------
+        ProtocolError
+            If there are not exactly so many.
+        """
+        receive = partial(socket.recv_fds, self._sock, 1, count)
+        data, found, flags, _ = self._when_ready(receive, select.POLLIN, deadline)
+        if not data:
+            raise PeerClosed("the other side closed the connection")
+        if len(found) != count or flags & socket.MSG_CTRUNC:
+            for descriptor in found:
+                os.close(descriptor)
+            more = " and more" if flags & socket.MSG_CTRUNC else ""
+            raise ProtocolError(f"{len(found)}{more} open files came where {count} are due")
+        for descriptor in found:
+            os.set_inheritable(descriptor, False)
+        return list(found)
+
+    def _when_ready(self, step: Callable[[], ResultT], events: int, deadline: Deadline) -> ResultT:
         while True:
             try:
-                return self._sock.sendmsg(parts)
+                return step()
             except BlockingIOError:
-                self._wait(self._sock.fileno(), select.POLLOUT, deadline)
+                self._wait(self._sock.fileno(), events, deadline)
             except OSError as error:
                 raise PeerClosed(f"the connection broke: {error.strerror}") from error

@@ -23,34 +23,28 @@ from flashinfer_bench.bench.transport.fields import (
     Record,
     TensorValue,
     Value,
-    Way,
 )
 from flashinfer_bench.bench.transport.replies import (
-    Changed,
     Compiled,
     Confined,
     Done,
-    Enqueued,
     Failed,
     FailureClass,
-    Finished,
     Fired,
-    Inspected,
     Loaded,
     Outputs,
     Place,
     Ready,
 )
 from flashinfer_bench.bench.transport.requests import (
+    Attach,
     Call,
     Collect,
     Compile,
     Confine,
     Fire,
-    Inspect,
     Load,
     PutInputs,
-    Stage,
 )
 from flashinfer_bench.errors import ProtocolError
 
@@ -62,9 +56,9 @@ __all__ = [
     "MAX_VALUES",
     "REPLIES",
     "REQUESTS",
+    "Attach",
     "BoolValue",
     "Call",
-    "Changed",
     "Codec",
     "Collect",
     "Compile",
@@ -72,15 +66,11 @@ __all__ = [
     "Confine",
     "Confined",
     "Done",
-    "Enqueued",
     "Failed",
     "FailureClass",
-    "Finished",
     "Fire",
     "Fired",
     "FloatValue",
-    "Inspect",
-    "Inspected",
     "IntValue",
     "Load",
     "Loaded",
@@ -93,16 +83,13 @@ __all__ = [
     "Record",
     "Reply",
     "Request",
-    "Stage",
     "TensorValue",
     "Value",
-    "Way",
     "encode",
 ]
 
-Request = Union[Confine, Load, Compile, PutInputs, Call, Stage, Fire, Collect, Inspect]
-_Told = Union[Changed, Enqueued, Finished, Fired]
-Reply = Union[Ready, Confined, Done, Loaded, Compiled, Outputs, _Told, Inspected, Failed]
+Request = Union[Confine, Load, Compile, PutInputs, Call, Attach, Fire, Collect]
+Reply = Union[Ready, Confined, Done, Loaded, Compiled, Outputs, Fired, Failed]
 
 MessageT = TypeVar("MessageT", bound=Message)
 

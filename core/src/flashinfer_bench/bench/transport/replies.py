@@ -15,7 +15,6 @@ from flashinfer_bench.bench.transport.fields import (
     Name,
     Notes,
     Record,
-    Slot,
     Text,
     Values,
 )
@@ -104,24 +103,6 @@ class Place(Record):
     strides: Annotated[list[Extent], Meta(max_length=64)]
 
 
-class Changed(Message):
-    """The inputs have their final values; the call is made next.
-
-    `Enqueued` follows on devices that work by themselves, elsewhere `Fired`.
-    """
-
-
-class Enqueued(Message):
-    """The call has returned; the device may still be at work. `Finished` follows.
-
-    Not sent where there is no device that works by itself, such as on the CPU.
-    """
-
-
-class Finished(Message):
-    """The device has finished. `Fired` follows; sent where `Enqueued` is."""
-
-
 class Fired(Message):
     """The call has returned, and the device has finished.
 
@@ -144,18 +125,6 @@ class Fired(Message):
     values: Values
     places: Annotated[list[Optional[Place]], Meta(max_length=MAX_VALUES)]
     notes: Notes = msgspec.field(default_factory=list)
-
-
-class Inspected(Message):
-    """Answer to `Inspect`.
-
-    Attributes
-    ----------
-    changed : list of int
-        Numbers of the inputs that are not as they were put.
-    """
-
-    changed: Annotated[list[Slot], Meta(max_length=MAX_VALUES)]
 
 
 FailureClass = Literal["raised", "build", "capability", "storage"]

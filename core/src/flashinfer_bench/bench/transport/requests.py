@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from flashinfer_bench.bench.transport.fields import (
@@ -14,9 +13,7 @@ from flashinfer_bench.bench.transport.fields import (
     Name,
     Path,
     Slot,
-    Value,
     Values,
-    Way,
 )
 
 
@@ -77,15 +74,11 @@ class PutInputs(Message):
         In the order of the definition's inputs.
     axes : dict
         Value of every variable axis.
-    ways : list of str
-        For each input how it varies from call to call (see `flashinfer_bench.tensors.vary`).
-        Empty: `Stage` will not be asked for.
     """
 
     slot: Slot
     values: Values
     axes: Annotated[dict[Name, Extent], Meta(max_length=MAX_VALUES)]
-    ways: Annotated[list[Way], Meta(max_length=MAX_VALUES)] = msgspec.field(default_factory=list)
 
 
 class Call(Message):
@@ -103,52 +96,62 @@ class Call(Message):
     budget: Extent
 
 
-class Stage(Message):
-    """Make everything ready for one call of the solution, but do not call it. Reply: `Done`.
+class Attach(Message):
+    """Map memory of the judge's, and keep what lies there as sets of inputs. Reply: `Done`.
 
-    Inputs come to lie at other addresses, and those that rotate have another value in each place;
-    what the last `Fire` patched is restored; outputs are allocated anew and poisoned; the caches of
-    a device are flushed, also after the inputs have changed, unless they are to be warm.
+    Two descriptors follow: of a page of shared memory for the words of `Fire`, and of the memory
+    itself, the host's or a device's.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of the memory.
+    values : list of Value
+        The inputs of every set in the order of the definition; tensors as omitted.
+    places : list of list of int
+        For each set where each of its tensors begins, in bytes: inputs, then outputs.
+    axes : dict
+        Value of every variable axis.
+    """
+
+    nbytes: Extent
+    values: Values
+    places: Annotated[list[Annotated[list[Extent], Meta(max_length=2 * MAX_VALUES)]], Meta()]
+    axes: Annotated[dict[Name, Extent], Meta(max_length=MAX_VALUES)]
+
+
+class Fire(Message):
+    """Make and time one call. Reply: `Fired`.
 
     Attributes
     ----------
     slot : int
         Which inputs.
-    shifts : list of int
-        For each input by how many elements it moves; 0 for scalars.
-    output_shift : int
-        By how many bytes the outputs move.
-    warm : bool
-        Leave the caches as they are.
+    timer : str
+        Name of the timing backend.
+    go : int
+        The call is made once this is in the page's first word; until then its second word repeats
+        the first. Not asked for of inputs that were put.
+    attached : bool
+        Whether the inputs are those of `Attach`, whose sets are numbered on their own.
+    cold : bool
+        Empty the caches before.
+    empty : bool
+        Do everything but call the solution: what that takes, a call takes beyond its latency.
+    into : bool
+        Do it like a solution that is handed its outputs.
+    rehearsals : int
+        At so many words before `go` a short call is rehearsed, on what lies there from earlier.
     """
 
     slot: Slot
-    shifts: Annotated[list[Extent], Meta(max_length=MAX_VALUES)]
-    output_shift: Extent
-    warm: bool = False
-
-
-class Fire(Message):
-    """Mix and patch the staged inputs, and make and time the call. Replies: `Changed` to `Fired`.
-
-    The blobs of `patches` follow. Only now does the candidate learn the final values.
-
-    Attributes
-    ----------
-    timer : str
-        Name of the timing backend.
-    mixes : list of int
-        For each input what chooses its signs or columns; 0: they stay as they were put.
-    inputs : list of int
-        Which inputs are patched.
-    patches : list of Value
-        For each of them two tensors: flat positions (int64), and the elements to write there.
-    """
-
     timer: Name
-    mixes: Annotated[list[Extent], Meta(max_length=MAX_VALUES)]
-    inputs: Annotated[list[Slot], Meta(max_length=MAX_VALUES)]
-    patches: Annotated[list[Value], Meta(max_length=2 * MAX_VALUES)]
+    go: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    attached: bool = False
+    cold: bool = False
+    empty: bool = False
+    into: bool = False
+    rehearsals: Slot = 1
 
 
 class Collect(Message):
@@ -161,7 +164,3 @@ class Collect(Message):
     """
 
     budget: Extent
-
-
-class Inspect(Message):
-    """Say which inputs the last call has changed. Reply: `Inspected`."""

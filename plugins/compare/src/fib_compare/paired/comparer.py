@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -14,7 +14,6 @@ from fib_compare.paired.launch import (
     Cores,
     LaunchSize,
     NoTimeLeft,
-    launch_schedule,
     pair_seconds,
     take_launch,
 )
@@ -25,9 +24,9 @@ from fib_judge.calibration import load_ceilings
 from fib_judge.decidability import UndecidableWorkload
 from fib_judge.records import KeyedRandom, VerifiedAttempt, VerifiedBaseline, VerifiedSession
 from fib_judge.reference import prepare_baseline
-from fib_judge.timed import FEWEST_CHECKS
+from fib_judge.timed import FEWEST_CHECKS, secret_schedule
 from flashinfer_bench.bench.backends import choose_devices
-from flashinfer_bench.bench.calls import Deadline, Variations
+from flashinfer_bench.bench.calls import Deadline
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.measurement import ReferenceFailed, Task
@@ -161,7 +160,6 @@ class ContestRun:
         self._cap = Deadline(settings.max_seconds)
         self._rng, self._beliefs = rng, Beliefs(session, baseline)
         self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
-        self._variations = Variations(baseline, rng)
         problem = None
         try:
             stopped = self._decide(baseline)
@@ -224,26 +222,21 @@ class ContestRun:
             with nullcontext() if number else self._cap.stopped():  # it may have to compile
                 for side in sides if number % 2 else sides[::-1]:
                     side.prepare(check=not number)
+                    side.begin(self._rng)
+                    stack.callback(side.close)
                 session.pool.settle()
             if self._size is None:
-                pair_s = pair_seconds(session, sides, self._variations, self._cap)
+                pair_s = pair_seconds(session, sides, self._rng, self._cap)
                 self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
             checks = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
-            schedule = launch_schedule(self._size.pairs, checks, self._rng)
+            schedule = secret_schedule(self._size.pairs, checks, self._rng)
             launch = take_launch(
-                *(session, sides, self._variations, schedule, self._size),
+                *(session, sides, self._rng, schedule, self._size),
                 number=number,
                 cap=self._cap,
                 cores=self._cores,
             )
-        added = self._beliefs.weigh(sides)
-        if added is None:
-            return None
-        return replace(
-            launch,
-            baseline=tuple(value + added[0] for value in launch.baseline),
-            candidate=tuple(value + added[1] for value in launch.candidate),
-        )
+        return launch if self._beliefs.believes(sides) else None
 
     def _sides(
         self, stack: ExitStack, baseline: VerifiedBaseline, number: int
@@ -271,9 +264,7 @@ class ContestRun:
     def _notes(self) -> tuple[str, ...]:
         beliefs, notes = self._beliefs, []
         if beliefs.set_aside:
-            notes.append(f"{beliefs.set_aside} launches set aside: claims were disputed")
-        for role, added in beliefs.added_ms.items():
-            notes.append(f"{role}: up to {added:.4g} ms added that the timer did not see")
+            notes.append(f"{beliefs.set_aside} launches set aside: latencies were disputed")
         if self._supply.reused:
             notes.append("the reference is slow: later launches met checks of earlier ones")
         return tuple(notes)

@@ -11,20 +11,20 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from fib_compare.stats import LOOKS, Launch
-from fib_judge.timed import TimedCheck, secret_schedule
+from fib_judge.timed import fresh_number
 from flashinfer_bench.bench.executors.threads import ENDED
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from fib_compare.paired.sides import Side
     from fib_judge.records import VerifiedSession
-    from flashinfer_bench.bench.calls import Deadline, TimedCall, Variations
+    from fib_judge.timed import TimedCheck
+    from flashinfer_bench.bench.calls import Deadline, TimedCall
     from flashinfer_bench.bench.executors.base import Candidate
-    from flashinfer_bench.tensors.vary import Variation
 
-    Schedule = Mapping[int, Optional[TimedCheck]]
+    Schedule = Mapping[int, TimedCheck]
 
 
 # Giving both sides of a comparison the same core of a CPU.
@@ -184,7 +184,6 @@ long, the third 5 % longer, and the fourth and later ones no longer, as measured
 
 MOST_PAIRS = 32
 FEWEST_PAIRS = 4
-"""Two blocks: one may be looked at."""
 
 _WATCHED = 2
 """Uncounted pairs at the end of which it is seen how many threads work. What a process does once
@@ -207,7 +206,7 @@ class LaunchSize:
     Attributes
     ----------
     pairs : int
-        Counted ones, those that are looked at among them; a multiple of 2.
+        Counted ones; a multiple of 2.
     warmup : int
         Uncounted ones before.
     """
@@ -238,44 +237,35 @@ class _Pairs:
     """
 
     def __init__(
-        self, sides: tuple[Side, Side], variations: Variations, schedule: Schedule, number: int
+        self, sides: tuple[Side, Side], rng: random.Random, schedule: Schedule, number: int
     ) -> None:
-        self._sides, self._variations, self._schedule = sides, variations, schedule
+        self._sides, self._rng, self._schedule = sides, rng, schedule
         self._turn = number
         self._awake: Optional[Side] = None
         self.called_ms = 0.0, 0.0  # what the calls of each side have taken, as they claim
 
     def uncounted(self) -> None:
-        variation = self._variations.draw()
-        for side in self._next_sides():
-            self._shoot(side, variation)
+        self._both(None)
 
-    def counted(self, place: int) -> Optional[tuple[float, float]]:
-        """Return the samples of baseline and candidate; None if the pair has been looked at."""
+    def counted(self, place: int) -> None:
         check = self._schedule.get(place)
-        variation = check.variation if check is not None else self._variations.draw()
-        order = self._next_sides()
-        for side in order:
-            side.calls.append(self._shoot(side, variation))
-        if place in self._schedule:
-            self._look(order, check)
-            return None
-        baseline, candidate = self._sides
-        return baseline.calls[-1].sample_ms, candidate.calls[-1].sample_ms
+        for side, call in self._both(check):
+            side.calls.append(call)
+        if check is not None:  # looking has disturbed both
+            self._awake = None
+            for _ in range(_SETTLING):
+                self.uncounted()
 
-    def _look(self, order: tuple[Side, ...], check: Optional[TimedCheck]) -> None:
-        for side in order:
-            side.look(check)
-        self._awake = None
-        for _ in range(_SETTLING):
-            self.uncounted()
+    def _both(self, check: Optional[TimedCheck]) -> list[tuple[Side, TimedCall]]:
+        number = check.number if check is not None else fresh_number(self._rng)
+        return [(side, self._shoot(side, number, check)) for side in self._next_sides()]
 
-    def _shoot(self, side: Side, variation: Variation) -> TimedCall:
+    def _shoot(self, side: Side, number: int, check: Optional[TimedCheck]) -> TimedCall:
         if side is not self._awake:
             (other,) = (one for one in self._sides if one is not side)
             other.rest()
             self._awake = side
-        call = side.shoot(variation)
+        call = side.shoot(number, check)
         first, second = self.called_ms
         mine = side is self._sides[0]
         self.called_ms = first + mine * call.sample_ms, second + (not mine) * call.sample_ms
@@ -294,7 +284,7 @@ class _Pairs:
 def take_launch(
     session: VerifiedSession,
     sides: tuple[Side, Side],
-    variations: Variations,
+    rng: random.Random,
     schedule: Schedule,
     size: LaunchSize,
     *,
@@ -304,8 +294,7 @@ def take_launch(
 ) -> Launch:
     """Make the calls of a launch. No other process times on the device meanwhile.
 
-    Both calls of a pair see the same values. A block of two pairs, in one order and in the other,
-    is not counted if one of them has been looked at.
+    Both calls of a pair see the same values.
 
     Parameters
     ----------
@@ -313,10 +302,10 @@ def take_launch(
         The run.
     sides : tuple of Side
         Baseline and candidate, prepared.
-    variations : Variations
-        What calls see.
+    rng : random.Random
+        Decides what calls see; nobody else knows it.
     schedule : mapping
-        At which pairs the judge looks, and what it compares there.
+        At which pairs outputs are compared, and with what.
     size : LaunchSize
         How many pairs.
     number : int
@@ -338,8 +327,7 @@ def take_launch(
     NoTimeLeft
         If `cap` ends before the launch.
     """
-    pairs = _Pairs(sides, variations, schedule, number)
-    taken: list[Optional[tuple[float, float]]] = []
+    pairs = _Pairs(sides, rng, schedule, number)
     with ExitStack() as stack:
         with cap.stopped():
             stack.enter_context(session.device_to_itself(sides[0].attempt.deadline))
@@ -347,10 +335,11 @@ def take_launch(
         candidate_first = pairs.candidate_is_next
         for place in range(size.pairs):
             _require_time(cap)
-            taken.append(pairs.counted(place))
+            pairs.counted(place)
         if settled is not None:
             settled.end()
-    return _in_blocks(taken, candidate_first)
+    baseline, candidate = sides
+    return Launch(baseline.samples_ms(), candidate.samples_ms(), candidate_first)
 
 
 def _warmed_up(
@@ -370,43 +359,16 @@ def _warmed_up(
     return settled
 
 
-def _in_blocks(taken: Sequence[Optional[tuple[float, float]]], candidate_first: bool) -> Launch:
-    """Return the samples of the blocks, a pair and its mirror image, that are complete."""
-    blocks = [block for block in zip(taken[::2], taken[1::2], strict=True) if None not in block]
-    pairs = [pair for block in blocks for pair in block if pair is not None]
-    baseline, candidate = zip(*pairs, strict=True)
-    return Launch(baseline, candidate, candidate_first)
-
-
-def launch_schedule(pairs: int, checks: Sequence[TimedCheck], rng: random.Random) -> Schedule:
-    """Return at which pairs the judge looks; one block, at least, is left alone.
-
-    Parameters
-    ----------
-    pairs : int
-        How many there are.
-    checks : sequence of TimedCheck
-        Outputs that are known; fewer than there are blocks.
-    rng : random.Random
-        Decides; nobody else knows it.
-    """
-    schedule = secret_schedule(pairs, checks, rng)
-    while len({place // 2 for place in schedule}) == pairs // 2:
-        decoys = [place for place, check in schedule.items() if check is None]
-        del schedule[rng.choice(decoys)]
-    return schedule
-
-
 def _require_time(cap: Deadline) -> None:
     if cap.remaining() <= 0.0:
         raise NoTimeLeft(f"the {cap.seconds:g} s for this comparison are over")
 
 
 def pair_seconds(
-    session: VerifiedSession, sides: tuple[Side, Side], variations: Variations, cap: Deadline
+    session: VerifiedSession, sides: tuple[Side, Side], rng: random.Random, cap: Deadline
 ) -> float:
     """Return how long one pair of calls takes, in seconds, after a few to warm up."""
-    pairs, taken = _Pairs(sides, variations, {}, 0), []
+    pairs, taken = _Pairs(sides, rng, {}, 0), []
     with ExitStack() as stack:
         with cap.stopped():
             stack.enter_context(session.device_to_itself(sides[0].attempt.deadline))

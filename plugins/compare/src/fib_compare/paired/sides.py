@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Optional
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
-from fib_judge.integrity import Claim, Inquiry, Normals, inquire
-from fib_judge.reference import renewed_normal
-from fib_judge.timed import TimedCheck, compare_timed, poisoned_bytes
+from fib_judge.integrity import Violation, find_violation
+from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import (
     Attempt,
     Deadline,
     TimedCall,
-    Variations,
     find_impossible,
 )
-from flashinfer_bench.bench.evaluation import EvaluatorFailed, build, check_all
+from flashinfer_bench.bench.evaluation import build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.measurement import ReferenceFailed, checked_outputs
 
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
-    from flashinfer_bench.bench.evaluators.base import Check
-    from flashinfer_bench.tensors.vary import Variation
 
 
 class CannotCompare(Exception):
@@ -78,6 +72,7 @@ class Side:
         self.role = role
         self.attempt = attempt
         self.calls: list[TimedCall] = []
+        self.course: Optional[Course] = None
 
     def prepare(self, *, check: bool) -> None:
         """Build the solution, and send it all input sets.
@@ -102,16 +97,65 @@ class Side:
         if not found.passed:
             raise CannotCompare(self.role, "wrong", f"{found.status.value}: {found.message}")
 
-    def shoot(self, variation: Variation) -> TimedCall:
-        """Make one timed call, and do not keep it.
+    def begin(self, rng: random.Random) -> None:
+        """Hand over memory for the calls.
+
+        Parameters
+        ----------
+        rng : random.Random
+            As of `Course`.
 
         Raises
         ------
         CannotCompare
             If the process fails.
         """
+        baseline = self.attempt.baseline
+        if baseline.values is None or baseline.overhead is None:
+            return
         with blamed_on(self.role):
-            return self.attempt.shoot(variation)
+            self.course = Course(self.attempt, baseline.values, rng, baseline.overhead)
+
+    def shoot(self, number: int, check: Optional[TimedCheck] = None) -> TimedCall:
+        """Make one timed call, and do not keep it.
+
+        Parameters
+        ----------
+        number : int
+            What it sees; whoever is trusted sees one of the input sets.
+        check : TimedCheck, optional
+            What it must give.
+
+        Raises
+        ------
+        CannotCompare
+            If the process fails, the outputs are wrong, or an input has been changed.
+        """
+        with blamed_on(self.role):
+            if self.course is None:
+                return self.attempt.shoot(number % len(self.attempt.baseline.trials))
+            call = self.course.shoot(number, secured=check is not None)
+            if check is not None:
+                try:
+                    self.course.look(check, "a timed call")
+                except WrongTimedCall as wrong:
+                    raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
+            return call
+
+    def samples_ms(self) -> tuple[float, ...]:
+        """Return the latencies of its calls.
+
+        On a device that of a solution which needs far longer than the reference to return to the
+        host includes this time, as in `time_distrusting`.
+        """
+        overhead, calls = self.attempt.baseline.overhead, self.calls
+        holds = overhead is not None and overhead.holds_host(calls)
+        return tuple(call.sample_ms + holds * call.enqueued_ms for call in calls)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if self.course is not None:
+            self.course.close()
 
     def rest(self) -> None:
         """Stop its processes until they are asked again.
@@ -130,40 +174,6 @@ class Side:
         with blamed_on(self.role):
             attempt.candidate.rest(timeout_s=attempt.left("time"))
 
-    def look(self, check: Optional[TimedCheck]) -> None:
-        """Look at what the last call has left behind.
-
-        Parameters
-        ----------
-        check : TimedCheck, optional
-            What it must be; None compares with anything, for as long as it takes.
-
-        Raises
-        ------
-        CannotCompare
-            If the outputs are wrong, an input has been changed, or the process fails.
-        """
-        attempt = self.attempt
-        with blamed_on(self.role):
-            outputs = attempt.candidate.collect(timeout_s=attempt.left("call"))
-            with attempt.deadline.stopped():
-                found = self._compared(check, outputs)
-            changed = attempt.candidate.changed_inputs(timeout_s=attempt.left("call"))
-        if found is not None and changed:
-            inputs = enumerate(self.attempt.baseline.definition.inputs)
-            names = ", ".join(repr(name) for number, name in inputs if number in changed)
-            raise CannotCompare(self.role, "wrong", f"a timed call changed {names}")
-        if found is not None and not found.passed:
-            text = f"a timed call gave other outputs than an untimed one: {found.message}"
-            raise CannotCompare(self.role, "wrong", text)
-
-    def _compared(self, check: Optional[TimedCheck], outputs: list[Any]) -> Optional[Check]:
-        if check is not None:
-            return compare_timed(self.attempt, check, outputs)
-        with suppress(EvaluatorFailed):  # these outputs are those of other inputs
-            compare_timed(self.attempt, self.attempt.baseline.checks[0], outputs)
-        return None
-
 
 logger = logging.getLogger(__name__)
 
@@ -173,103 +183,60 @@ _FEW = 3  # launches that may be set aside before anything follows from it
 class Beliefs:
     """Holds the claims of both sides against what is known of the reference and the device.
 
-    A launch whose claims are disputed is set aside, so that nobody gains by it, and another one
-    takes its place. Whoever is disputed in more than half of its launches, and in more than three,
-    is not believed any more; where noise, or a device's host, may be the reason, the launch then
-    counts with the time added that its timer has not seen.
+    A launch whose claims a busy machine may have disturbed is set aside, so that nobody gains by
+    it, and another one takes its place. Whoever that befalls in more than half of its launches, and
+    in more than three, is not believed any more.
 
     Parameters
     ----------
     session : VerifiedSession
         The run.
     baseline : VerifiedBaseline
-        What the workload was prepared with. Without a ``normal`` all is believed that is possible.
+        What the workload was prepared with. If candidates are trusted, all is believed that is
+        possible.
     """
 
     def __init__(self, session: VerifiedSession, baseline: VerifiedBaseline) -> None:
         self._session, self._baseline = session, baseline
-        self._normal = baseline.normal
         self._launches = 0
         self._disputed: dict[str, int] = {}
         self.set_aside = 0
-        self.added_ms: dict[str, float] = {}
 
-    def weigh(self, sides: tuple[Side, Side]) -> Optional[tuple[float, float]]:
-        """Return the milliseconds to add to each side's samples; None sets the launch aside.
+    def believes(self, sides: tuple[Side, Side]) -> bool:
+        """Return whether a launch counts.
 
         Raises
         ------
         CannotCompare
             If a claim is not believed.
         """
-        if self._normal is None:
-            for side in sides:
-                problem = find_impossible(side.calls)
-                if problem is not None:
-                    raise CannotCompare(side.role, "not believed", problem)
-            return 0.0, 0.0
         self._launches += 1
-        found = [(side, self._inquire(side, other)) for side, other in (sides, sides[::-1])]
-        disputed = [one for one in found if one[1].violation is not None]
-        for side, inquiry in disputed:
-            assert inquiry.violation is not None
-            if not inquiry.violation.disputable:
-                raise CannotCompare(side.role, "not believed", str(inquiry.violation))
-            self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
-        if not disputed:
-            return 0.0, 0.0
-        counts = [self._disputed[side.role] for side, _ in disputed]
-        if all(count > _FEW and 2 * count > self._launches for count in counts):
-            return self._added(found)
-        side, inquiry = disputed[0]
-        logger.info("%s: %s; the launch is set aside", side.role, inquiry.violation)
-        self.set_aside += 1
-        if self.set_aside == 1:
-            self._normal = renewed_normal(self._session, self._baseline, self._normal)
-        return None
-
-    def _added(self, found: list[tuple[Side, Inquiry]]) -> tuple[float, float]:
-        for side, inquiry in found:
-            violation = inquiry.violation
+        for side in sides:
+            violation = self._violation(side)
             if violation is None:
                 continue
-            if self._session.device == "cpu" and not violation.undecided:
-                many = f"{self._disputed[side.role]} of {self._launches} launches"
+            count = self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
+            if not violation.disputable or (count > _FEW and 2 * count > self._launches):
+                many = f"{count} of {self._launches} launches"
                 raise CannotCompare(side.role, "not believed", f"{violation} (in {many})")
-            self.added_ms[side.role] = max(inquiry.unseen_ms, self.added_ms.get(side.role, 0.0))
-        first, second = (inquiry.unseen_ms if inquiry.violation else 0.0 for _, inquiry in found)
-        return first, second
+            logger.info("%s: %s; the launch is set aside", side.role, violation)
+            self.set_aside += 1
+            return False
+        return True
 
-    def _inquire(self, side: Side, other: Side) -> Inquiry:
-        """Hold the claims of a side against what is known.
-
-        Both sides may be on one core, where the reference was not: inputs are then changed, and
-        calls made ready, by one thread instead of several. What that takes the other side shows.
-        """
-        session = self._session
-        claim = Claim(
-            calls=tuple(side.calls),
+    def _violation(self, side: Side) -> Optional[Violation]:
+        session, baseline = self._session, self._baseline
+        if baseline.overhead is None:
+            problem = find_impossible(side.calls)
+            return Violation("samples", problem) if problem is not None else None
+        return find_violation(
+            side.calls,
+            device=session.device,
             timer=session.timer,
             timer_version=session.timer_version,
-            floor=self._baseline.floor,
-            poisoned_bytes=poisoned_bytes(side.attempt),
-            device=session.device,
+            floor=baseline.floor,
+            overhead=baseline.overhead,
         )
-        assert self._normal is not None
-        return inquire(claim, _beside(self._normal, other))
-
-
-def _beside(normal: Normals, other: Side) -> Normals:
-    """Return `normal` with the time of changes and of getting ready that the other side took."""
-    if find_impossible(other.calls) is not None:
-        return normal
-    there = Normals.of(other.calls)
-    # As they are, and not the best of either: where the reference was, it may have been quicker.
-    slower = {
-        part: max(getattr(normal, part), getattr(there, part), key=attrgetter("median_ms"))
-        for part in ("exchange", "stage")
-    }
-    return replace(normal, **slower)
 
 
 _BATCH = 12
@@ -292,7 +259,7 @@ class CheckSupply:
     budget_s : float
         Seconds that the whole comparison may take.
     rng : random.Random
-        Draws variations.
+        Draws what calls see.
     """
 
     def __init__(
@@ -335,15 +302,14 @@ class CheckSupply:
             worker.load(definition, baseline.reference, timeout_s=limit_s)
             deadline = Deadline(limit_s)
             attempt = Attempt(session, baseline.reference, baseline, worker, deadline)
-            for trial in baseline.trials:
-                attempt.put(trial)
-            variations = Variations(baseline, self._rng)
-            checks = []
-            for _ in range(_BATCH):
-                variation = variations.draw()
-                attempt.shoot(variation)
-                outputs = attempt.candidate.collect(timeout_s=attempt.left("call"))
-                expected = checked_outputs(baseline, outputs)
-                base = baseline.trials[variation.slot]
-                checks.append(TimedCheck(variation, baseline.freedoms, base, expected))
+            assert baseline.values is not None
+            course, checks = Course(attempt, baseline.values, self._rng), []
+            try:
+                for _ in range(_BATCH):
+                    number = fresh_number(self._rng)
+                    course.shoot(number)
+                    expected = checked_outputs(baseline, course.outputs())
+                    checks.append(TimedCheck(number, [one.to(session.device) for one in expected]))
+            finally:
+                course.close()
             return checks
