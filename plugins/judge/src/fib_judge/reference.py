@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.decidability import tightened
+from fib_judge.decidability import as_declared, tightened
 from fib_judge.floor import physics_floor
 from fib_judge.integrity import Overhead
 from fib_judge.records import KeyedRandom, VerifiedBaseline, VerifiedSession
@@ -20,7 +20,7 @@ from fib_judge.timed import (
 )
 from fib_judge.values import Values
 from flashinfer_bench.bench import calls
-from flashinfer_bench.bench.correctness import find_problem
+from flashinfer_bench.bench.correctness import find_problem, output_specs
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.measurement import Task, checked_outputs, running_reference
@@ -127,9 +127,6 @@ def _is_replayable(baseline: VerifiedBaseline) -> bool:
 
 def _passes(baseline: VerifiedBaseline, check: TimedCheck, outputs: Sequence[Any]) -> bool:
     assert baseline.values is not None
-    from fib_judge.decidability import as_declared
-    from flashinfer_bench.bench.correctness import output_specs
-
     specs = output_specs(baseline.definition, baseline.axes)
     declared = [as_declared(one, spec) for one, spec in zip(outputs, specs, strict=True)]
     if find_problem(declared, specs) is not None:

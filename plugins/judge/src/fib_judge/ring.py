@@ -263,7 +263,6 @@ class Turn(Release):
                 into.copy_(value)
             for into, value in self._late:
                 into.copy_(value.flip(0))
-        if self.stopped or not self._on_cpu:
             self._poison()
         if not self._on_cpu:
             if self._ring.attempt.baseline.config.cache == "cold":
