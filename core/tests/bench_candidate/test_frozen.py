@@ -15,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from flashinfer_bench.bench.candidate.processes import freezer_of  # noqa: E402
 from flashinfer_bench.bench.executors import frozen  # noqa: E402
 from flashinfer_bench.bench.executors.frozen import FrozenTree  # noqa: E402
 from flashinfer_bench.errors import ProtocolError  # noqa: E402
@@ -66,7 +67,7 @@ def test_threads_stand_still_too(start: Any) -> None:
         print(ctypes.addressof(number), flush=True)
     """)
     address = int(line(process))
-    tree = FrozenTree(process.pid, timeout_s=5)
+    tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=5)
     first = number(tree, address)
     time.sleep(0.05)
     assert number(tree, address) == first
@@ -91,7 +92,7 @@ def test_children_in_other_sessions_stand_still(start: Any) -> None:
         time.sleep(60)
     """)
     address = int(line(process))
-    tree = FrozenTree(process.pid, timeout_s=5)
+    tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=5)
     try:
         first = number(tree, address)
         time.sleep(0.05)
@@ -115,7 +116,7 @@ def test_a_process_that_keeps_forking_is_caught_up_with(start: Any) -> None:
     """)
     line(process)
     for _ in range(5):
-        tree = FrozenTree(process.pid, timeout_s=10)
+        tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=10)
         assert all(frozen._stands_still(pid) for pid in frozen._tree(process.pid))
         tree.thaw()
 
@@ -135,7 +136,7 @@ def test_what_wakes_others_is_stopped_itself(start: Any) -> None:
     """)
     address = int(line(process))
     for _ in range(5):
-        tree = FrozenTree(process.pid, timeout_s=10)
+        tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=10)
         first = number(tree, address)
         time.sleep(0.02)
         assert number(tree, address) == first
@@ -156,7 +157,7 @@ def test_it_is_noticed_that_a_timer_wakes_what_was_stopped(start: Any) -> None:
             pass
     """)
     line(process)
-    tree = FrozenTree(process.pid, timeout_s=10)
+    tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=10)
     time.sleep(0.1)
     with pytest.raises(ProtocolError, match="went on"):
         tree.require_still()

@@ -43,6 +43,26 @@ def put_and_load(candidate, definition, solution):
     candidate.put_inputs(0, [torch.ones(8), torch.ones(8)], {"n": 8}, timeout_s=30)
 
 
+def test_a_solution_keeps_off_the_judges_core(executor, definition_of, solution_of):
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("this machine lends one core: there is none to leave")
+    source = (
+        "import os, torch\n"
+        "def run(x, y):\n"
+        "    out = torch.zeros(8)\n"
+        "    out[0] = min(os.sched_getaffinity(0))\n"
+        "    out[1] = torch.get_num_threads()\n"
+        "    return out\n"
+    )
+    candidate = executor.spawn()
+    put_and_load(candidate, definition_of(), solution_of(source))
+    (found,) = candidate.call(0, timeout_s=30)
+    assert found[:2].tolist() == [sorted(allowed)[1], len(allowed) - 1]
+    assert candidate.cores() == allowed - {min(allowed)}
+    candidate.close()
+
+
 def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, eventually):
     server_executor.spawn().close()
     server = server_executor._runs.server

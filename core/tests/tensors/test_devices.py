@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from flashinfer_bench.tensors import (
     cpu_threads,
     devices,
     hardware_from_device,
+    judge_core,
 )
 
 
@@ -79,3 +81,13 @@ class TestThreads:
         monkeypatch.delenv("FIB_CPU_THREADS", raising=False)
         monkeypatch.setattr(devices, "_usable_cores", lambda: cores)
         assert cpu_threads() == threads
+
+    @pytest.mark.parametrize(
+        ("cores", "threads", "core"), [({3}, None, None), ({2, 5, 6}, None, 2), ({2, 5}, "2", None)]
+    )
+    def test_it_is_the_judges(self, monkeypatch, cores, threads, core):
+        monkeypatch.delenv("FIB_CPU_THREADS", raising=False)
+        if threads is not None:
+            monkeypatch.setenv("FIB_CPU_THREADS", threads)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores, raising=False)
+        assert judge_core() == core

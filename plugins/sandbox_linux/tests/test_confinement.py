@@ -16,6 +16,7 @@ import torch
 
 from fib_sandbox_linux import limits
 from fib_tests.plugins import PLUGIN_FOLDER
+from flashinfer_bench.bench.candidate.processes import freezer_of
 from flashinfer_bench.bench.executors.base import CandidateCrashed, CandidateError, CandidateFailed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.bench.executors.frozen import FrozenTree
@@ -371,7 +372,7 @@ class TestWhatStays:
                 return x + y
         """
         candidate = load(textwrap.dedent(code))
-        tree = frozen.FrozenTree(candidate.pid, timeout_s=10)
+        tree = frozen.FrozenTree(candidate.pid, freezer_of(candidate.pid), timeout_s=10)
         try:
             assert bytes(tree.read(int(candidate.log().split()[-1]), 7)) == b"read me"
         finally:
@@ -409,7 +410,7 @@ def test_nothing_goes_on_while_its_judge_reads(load):
         pytest.skip(candidate.confinement.missing["freezer"])
     address = int(candidate.log().split()[-1])
     for _ in range(5):
-        tree = FrozenTree(candidate.pid, timeout_s=10)
+        tree = FrozenTree(candidate.pid, freezer_of(candidate.pid), timeout_s=10)
         first = bytes(tree.read(address, 8))
         time.sleep(0.02)
         assert bytes(tree.read(address, 8)) == first
@@ -422,13 +423,14 @@ def test_nothing_goes_on_while_its_judge_reads(load):
 def test_what_is_frozen_when_its_judge_is_killed_ends(tmp_path, eventually, exists):
     script = """
         import os, signal, sys
+        from flashinfer_bench.bench.candidate.processes import freezer_of
         from flashinfer_bench.bench.executors.fork import ForkExecutor
         from flashinfer_bench.bench.executors.frozen import FrozenTree
         executor = ForkExecutor("cpu")
         executor.start()
         candidate = executor.spawn()
         print(candidate.confine([sys.argv[1]], timeout_s=60).applied, flush=True)
-        FrozenTree(candidate.pid, timeout_s=10)
+        FrozenTree(candidate.pid, freezer_of(candidate.pid), timeout_s=10)
         print(candidate.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """

@@ -163,8 +163,9 @@ class EvalConfig(TimingSettings):
     max_seconds : float, optional
         Seconds by the wall clock that the timed calls of a solution on a workload may take.
     processes : int, optional
-        Fresh processes over which the rounds of timing are spread, so that the interval covers what
-        differs between processes; each has at least one round. Not with other rules than ``fixed``.
+        Fresh processes over which the timed calls are spread, so that the interval covers what
+        differs between processes; by default twice `num_trials` on the CPU, and one elsewhere. Not
+        with other rules than ``fixed``.
     cache : str, optional
         ``cold``: caches of the device are emptied before each timed call; ``warm``: they are not.
     watch : str, optional

@@ -12,6 +12,7 @@ from flashinfer_bench.bench import backends
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed, Executor
+from flashinfer_bench.bench.executors.threads import staying_on
 from flashinfer_bench.bench.locks import device_lock
 from flashinfer_bench.bench.measurement import MeasurementMethod, ReferenceFailed, Task
 from flashinfer_bench.bench.pool import RunInterrupted, WorkerKey, WorkerPool
@@ -20,6 +21,7 @@ from flashinfer_bench.bench.timing import Timer, pick_timer
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.errors import RunnerFatalError
 from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
+from flashinfer_bench.tensors import judge_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -89,6 +91,8 @@ class Session:
     def device_to_itself(self, deadline: Deadline) -> Iterator[None]:
         """Keep other processes from timing on this device; waiting for it costs no budget.
 
+        If it is the CPU, the calling thread stays on the core that solutions leave to it.
+
         Raises
         ------
         RunInterrupted
@@ -100,6 +104,7 @@ class Session:
                 held = stack.enter_context(lock)
             if not held:
                 raise RunInterrupted(f"the run ended while waiting for {self.device}")
+            stack.enter_context(staying_on(judge_core() if self.device == "cpu" else None))
             yield
 
 

@@ -32,7 +32,7 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
         "S",
         "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
     ),
-    "processes": ("N", "Processes to spread rounds over. Default: one a round; on GPUs one."),
+    "processes": ("N", "Processes to spread timed calls over. Default: 2 a trial; on GPUs 1."),
     "cache": ("STATE", "cold, or warm: do not empty caches before timed calls. Default: cold."),
     "watch": (None, "Look at clocks, temperature and load while timing. Default: yes."),
     "interleave_reference": (None, "Time the reference in turn with each solution. Default: yes."),

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "devices": (
-        "cpu_threads env_snapshot hardware_from_device list_cuda_devices nvidia_gpus torch_versions"
+        "cpu_threads env_snapshot hardware_from_device judge_core list_cuda_devices nvidia_gpus "
+        "torch_versions"
     ),
     "dtypes": (
         "dtype_name span_of tensor_from_bytes tensor_from_span tensor_to_bytes to_python_type "

@@ -215,6 +215,24 @@ def cpu_threads() -> int:
     return env.cpu_threads() or max(1, _usable_cores() - 1)
 
 
+def judge_core() -> Optional[int]:
+    """Return the core that solutions on the CPU keep off, and on which the judge waits for them.
+
+    Both look at a shared page without a pause while a call is timed. On one core each would wait
+    for the other's time slice to end, which is some milliseconds.
+
+    Returns
+    -------
+    int or None
+        The lowest that this process may use; None if there is one only, the system does not tell,
+        or ``FIB_CPU_THREADS`` gives all of them to solutions.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = os.sched_getaffinity(0)
+    return min(cores) if cpu_threads() < len(cores) else None
+
+
 @cache
 def _cpu_model() -> str:
     try:

@@ -63,6 +63,27 @@ class TestFixed:
         assert followed(plan_of(min_samples=190))[1] == 190
         assert followed(plan_of(min_samples=2))[1] == 150
 
+    @given(
+        st.integers(1, 9), st.integers(0, 20), st.integers(1, 60), st.integers(1, 30), st.booleans()
+    )
+    def test_split_has_the_same_calls(
+        self, trials: int, warmup: int, calls: int, count: int, capped: bool
+    ) -> None:
+        limits = {"max_samples": 40} if capped else {}
+        plan = plan_of(num_trials=trials, warmup_runs=warmup, iterations=calls, **limits)
+        total = followed(plan)[1]
+        parts = plan.split(min(count, total))
+        assert len(parts) == min(count, total)
+        found = [followed(part) for part in parts]
+        assert sum(taken for _, taken, _ in found) == total
+        sizes = [step.calls for (step,), _, _ in found]
+        assert max(sizes) - min(sizes) <= 1
+        assert all(step.warmup >= min(3, warmup) for (step,), _, _ in found)
+
+    def test_parts_share_the_time(self) -> None:
+        parts = plan_of(max_seconds=9.0).split(6)
+        assert [part.max_seconds for part in parts] == [1.5] * 6
+
 
 class TestOthers:
     @given(

@@ -21,6 +21,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def for_solutions(monkeypatch):
+    """Leave no core to the judge."""
+    monkeypatch.setenv("FIB_CPU_THREADS", "99")
+
+
 class Machine:
     """A folder ``proc`` with cores that are so idle, and the affinity of this process."""
 
@@ -92,6 +98,13 @@ class TestChoice:
         cores = Cores("cpu", here.proc)
         here.pass_time(10, 90, 50)
         assert cores.choose() == 2
+
+    def test_not_the_core_that_is_left_to_the_judge(self, machine, monkeypatch):
+        monkeypatch.delenv("FIB_CPU_THREADS")
+        here = machine()
+        cores = Cores("cpu", here.proc)
+        here.pass_time(90, 10, 50)
+        assert (cores.choose(), cores.allowed) == (2, {1, 2})
 
     def test_without_proc_there_is_no_choice(self, tmp_path):
         assert core_ticks(tmp_path) == {}

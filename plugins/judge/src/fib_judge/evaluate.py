@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _READY_S = 1.0  # for the checked calls, beyond which one process does all
 
+_PROCESSES_A_TRIAL, _LEAST_CALLS = 2, 5  # of which a process has at least so many timed ones
+
 _LOOK_EVERY = 5
 """Timed calls from one look at the machine to the next: what is dropped is dropped in such rows."""
 
@@ -226,16 +228,15 @@ def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
     Where a process takes long until it can be timed, as with code that is compiled when it is first
     called, one does all of it.
     """
-    plan, config = attempt.plan, attempt.baseline.config
-    rounds = config.num_trials if plan.rounds and attempt.baseline.values is not None else 1
-    usual = rounds if attempt.session.device == "cpu" and called_s < _READY_S else 1
-    count = min(config.processes or usual, rounds, max(1, len(attempt.baseline.checks)))
-    total = plan.max_samples // plan.batch
-    if count == 1 or total < count or plan.max_samples % plan.batch:
+    plan, baseline = attempt.plan, attempt.baseline
+    config = baseline.config
+    if not plan.rounds or baseline.values is None:
         return [plan]
-    shares = [total // count + (number < total % count) for number in range(count)]
-    limit = plan.max_seconds and plan.max_seconds / count
-    return [replace(plan.of_rounds(share), max_seconds=limit) for share in shares]
+    usual = 1
+    if attempt.session.device == "cpu" and called_s < _READY_S:
+        usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.max_samples // _LEAST_CALLS)
+    count = min(config.processes or usual, plan.max_samples, len(baseline.checks))
+    return plan.split(count) if count > 1 else [plan]
 
 
 def _time(

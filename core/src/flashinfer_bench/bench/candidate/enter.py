@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 CHANNEL_FD = 3
@@ -93,12 +94,21 @@ def limit_damage() -> None:
 
 
 def limit_threads() -> None:
-    """Have torch leave a core to the judge.
+    """Leave a core to the judge, and have torch use no more threads than there are others.
 
     That starts threads, so it comes after the process is confined: it could not be otherwise.
     """
     import torch
 
-    from flashinfer_bench.tensors import cpu_threads
+    torch.set_num_threads(_leave_core())
 
-    torch.set_num_threads(cpu_threads())
+
+@cache
+def _leave_core() -> int:
+    """Keep off the judge's core; return how many threads torch may use."""
+    from flashinfer_bench.tensors import cpu_threads, judge_core
+
+    threads, core = cpu_threads(), judge_core()
+    if core is not None:
+        os.sched_setaffinity(0, os.sched_getaffinity(0) - {core})
+    return threads

@@ -17,11 +17,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.candidate.processes import freezer_of, libc
+from flashinfer_bench.bench.candidate.processes import libc
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from flashinfer_bench.bench.candidate.processes import Freezer
 
 _LONGEST_READ = 1 << 30  # the system takes less than 2 GiB at once
 _LOOK_S = 50e-6
@@ -69,6 +71,8 @@ class FrozenTree:
     ----------
     pid : int
         The process at the top; it adopts its orphans, so that none gets out of the tree.
+    freezer : Freezer, optional
+        That of its control group, as of `freezer_of`.
     timeout_s : float
         How long to wait until every thread stands still.
 
@@ -80,10 +84,10 @@ class FrozenTree:
         If the process has ended.
     """
 
-    def __init__(self, pid: int, *, timeout_s: float) -> None:
+    def __init__(self, pid: int, freezer: Optional[Freezer], *, timeout_s: float) -> None:
         self._pid = pid
         self._stopped: set[int] = set()
-        self._freezer = freezer_of(pid)
+        self._freezer = freezer
         deadline = time.monotonic() + timeout_s
         try:
             if self._freezer is not None:

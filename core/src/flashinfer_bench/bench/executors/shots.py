@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench.bench.candidate.processes import freezer_of
 from flashinfer_bench.bench.executors.base import Attachment, Release, Shot
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, Pieces, why_not
@@ -29,6 +30,7 @@ from flashinfer_bench.tensors import span_of, tensor_from_span, to_torch_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
 
+    from flashinfer_bench.bench.candidate.processes import Freezer
     from flashinfer_bench.data import Definition
 
 # Outputs of a wrong shape are received, too, so that they can be looked at; up to this.
@@ -72,6 +74,7 @@ class Shooting(Conversation):
         self._returned: Optional[_Returned] = None
         self._readable = False
         self._words: Optional[memoryview] = None
+        self._freezer: Optional[Freezer] = None
 
     def attach(self, attachment: Attachment, *, timeout_s: float) -> None:
         """Have the process map memory of the judge's; see `Candidate.attach`."""
@@ -262,7 +265,8 @@ class Shooting(Conversation):
 
     def _freeze(self, deadline: Deadline) -> FrozenTree:
         try:
-            return FrozenTree(self.pid, timeout_s=min(deadline.remaining, _FREEZE_TIMEOUT_S))
+            timeout_s = min(deadline.remaining, _FREEZE_TIMEOUT_S)
+            return FrozenTree(self.pid, self._freezer, timeout_s=timeout_s)
         except ProcessLookupError as error:
             raise PeerClosed("the process has ended") from error
         except PermissionError as error:
@@ -298,6 +302,7 @@ class Shooting(Conversation):
             os.close(os.open(f"/proc/{self.pid}/mem", os.O_RDONLY))
         except OSError:
             return
+        self._freezer = freezer_of(self.pid)
         self._readable = True
 
     def _output_budget(self, slot: int) -> int:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
@@ -113,6 +113,23 @@ def keep_on(cores: Set[int], pid: int, proc: Path = _PROC) -> bool:
                 return False
         done |= new
     return False
+
+
+@contextmanager
+def staying_on(core: Optional[int]) -> Iterator[None]:
+    """Keep the calling thread on a core during the body of a ``with`` statement, if there is one.
+
+    Nothing happens if the thread may not be there any more.
+    """
+    before = os.sched_getaffinity(0) if core is not None else set()
+    if core is None or core not in before:
+        yield
+        return
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def cores_of(pid: int, proc: Path = _PROC) -> frozenset[int]:

@@ -31,6 +31,7 @@ DEFAULT_MAX_SAMPLES = 1000
 DEFAULT_MAX_SECONDS = 15.0
 """As nvbench's ``--timeout`` of one measurement."""
 _BATCH = 10
+_WARMUP = 3
 _GROWTH, _MOST = 8, 50  # a batch is this part of what there is: few looks, little too much
 
 
@@ -373,11 +374,18 @@ class TimingPlan:
             return "max_samples"
         return "max_seconds" if self.out_of_time(seconds) else None
 
-    def of_rounds(self, rounds: int) -> TimingPlan:
-        """Return a plan of so many rounds like those of this one."""
-        count = rounds * self.batch
-        least = min(self.min_samples, count)
-        return replace(self, rule=Fixed(count), min_samples=least, max_samples=count)
+    def split(self, count: int) -> list[TimingPlan]:
+        """Return plans of one round each that have the calls of this plan of rounds between them.
+
+        Each has a warm-up of a few calls, if there is one.
+        """
+        assert isinstance(self.rule, Fixed)
+        total = max(self.min_samples, min(self.rule.count, self.max_samples))
+        rounds = math.ceil(total / self.batch)
+        warmup = max(min(_WARMUP, self.warmup), self.warmup * rounds // count)
+        shares = [total // count + (number < total % count) for number in range(count)]
+        limit = self.max_seconds and self.max_seconds / count
+        return [replace(self.fixed(1, warmup, share), max_seconds=limit) for share in shares]
 
     def within(self, budget_s: float, call_s: float) -> TimingPlan:
         """Return a plan of rounds that takes at most `budget_s` seconds, this one if it does.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from fib_compare.stats import LOOKS, Launch
 from fib_judge.timed import fresh_number
 from flashinfer_bench.bench.executors.threads import ENDED
+from flashinfer_bench.tensors import judge_core
 
 if TYPE_CHECKING:
     import random
@@ -95,13 +96,13 @@ class Cores:
     Attributes
     ----------
     allowed : frozenset of int
-        The cores that there are for this process; none where nothing is to be chosen.
+        The cores that there are for solutions; none where nothing is to be chosen.
     """
 
     def __init__(self, device: str, proc: Path = _PROC) -> None:
         self.allowed: frozenset[int] = frozenset()
         if device == "cpu" and hasattr(os, "sched_getaffinity"):
-            self.allowed = frozenset(os.sched_getaffinity(0))
+            self.allowed = frozenset(os.sched_getaffinity(0) - {judge_core()})
         self._proc = proc
         self._before = core_ticks(proc) if len(self.allowed) > 1 else {}
 
