@@ -46,7 +46,9 @@ def made(bench, definition_of, solution_of, problems, session, settings):
                 trials=(Trial(0, 0, inputs, []),),
             )
             attempt = Attempt(session(timer="cpu"), solution, baseline, worker, Deadline(60))
-            drawn = SimpleNamespace(draw=lambda values: values)  # each is its own number
+            drawn = SimpleNamespace(
+                written=set(), draw=lambda values: values
+            )  # each is its own number
             courses.append(Course(attempt, drawn, random.Random(5)))
             return courses[-1]
 

@@ -295,6 +295,15 @@ class TestBaseline:
         assert not inputs[0].equal(inputs[1])
 
 
+def test_what_the_reference_overwrites_a_solution_may(judge):
+    """Such as a buffer for intermediate states."""
+    writes = "def run(x):\n    y = x * 2\n    x.zero_()\n    return y\n"
+    assert judge(writes, reference=writes).status == "PASSED"
+    assert judge(HONEST, reference=writes).status == "PASSED"
+    refused = judge(writes, reference=HONEST)
+    assert refused.log.endswith("an input was overwritten")
+
+
 class TestReplayable:
     """What every call may answer from memory is marked."""
 

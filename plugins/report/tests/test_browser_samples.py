@@ -72,6 +72,19 @@ def test_intervals_and_ranks_in_the_tables(open_page, measured):
     assert "1.9× ±26%" in shown
 
 
+def test_doubts_are_shown_wherever_a_latency_is(open_page, measured):
+    notes = {"a_1": '{"disputed": "unaccounted time"}', "b_1": '{"replayable": true}'}
+    browser = open_page([*(measured(name, note=note) for name, note in notes.items())])
+    browser.wait("document.querySelectorAll('#view table').length === 2")
+    ranking, runs = (
+        browser.run(f"document.querySelectorAll('#view table')[{number}].innerText")
+        for number in (0, 1)
+    )
+    for word in ("disputed", "replayable"):
+        assert f"1 {word}" in ranking
+        assert f"({word})" in runs
+
+
 def test_other_timers_are_shown_apart(open_page, measured):
     other = CLOCK._replace(timer="cuda_event")
     failed = measured("c_1", status="TIMEOUT", samples_ms=(), interval_ms=None, clock=Clock(),

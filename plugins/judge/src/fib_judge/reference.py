@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.stopping import TimingPlan
 
 _EMPTY_CALLS = 20
+_LOOKED_AT = 2  # calls, for inputs that a reference overwrites
 _COMPARED = 4  # checks, each with the outputs of the next one
 
 
@@ -97,6 +98,8 @@ def _timed_with_checks(
             checks.append(TimedCheck(place, [one.to(device) for one in expected]))
             if place < kept:
                 values.kept[place] = course.drawn
+            if place < _LOOKED_AT and course.turn is not None:
+                values.written.update(course.turn.overwritten())
             return device == "cpu"
 
         taken = calls.take_calls(attempt, plan, shoot, visit=visit)

@@ -15,7 +15,7 @@ from flashinfer_bench.tensors import dtype_name, poison
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     import torch
 
@@ -40,6 +40,8 @@ class Ring:
     ----------
     attempt : Attempt
         A process that has loaded a solution, and the workload.
+    written : set of int
+        Which of the inputs that are tensors may be overwritten.
 
     Raises
     ------
@@ -49,9 +51,9 @@ class Ring:
         If the process does not map it.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, written: Set[int] = frozenset()) -> None:
         baseline = attempt.baseline
-        self.attempt = attempt
+        self.attempt, self.written = attempt, written
         self.device = baseline.device
         self.specs: tuple[OutputSpec, ...] = output_specs(baseline.definition, baseline.axes)
         self._given = baseline.trials[0].inputs
@@ -332,10 +334,10 @@ class Turn(Release):
         Asked while the process still stands still for the look at its outputs.
         """
         if not self._on_cpu:
-            kept = all(into.equal(value) for into, value in self._pairs)
-            return None if kept else _OVERWRITTEN
-        if any(not kept.equal(given) for kept, given in self._given):
-            return _OVERWRITTEN
+            return _OVERWRITTEN if self.overwritten() - self._ring.written else None
+        for number, (kept, given) in enumerate(self._given):
+            if number not in self._ring.written and not kept.equal(given):
+                return _OVERWRITTEN
         candidate = self._ring.attempt.candidate
         views = zip(self._kept, self._views, strict=False)
         late = any(not kept.equal(now) for kept, now in views)
@@ -347,6 +349,10 @@ class Turn(Release):
             place = places[piece.number] if piece.number < len(places) else None
             late = late or (place is not None and not self._is_as_it_was(piece, kept, *place))
         return "outputs were still written after the answer" if late else None
+
+    def overwritten(self) -> set[int]:
+        """Return which of the inputs that are tensors are not as they were, by number."""
+        return {number for number, (into, value) in enumerate(self._pairs) if not into.equal(value)}
 
     def _is_as_it_was(self, piece: _Piece, kept: Any, address: int, span: int) -> bool:
         if address != self._words[piece.number] or span != piece.whole:  # it was to have no gaps

@@ -311,7 +311,7 @@ class Course:
     ) -> None:
         self.attempt, self.values = attempt, values
         self._rng = rng
-        self.ring = Ring(attempt)
+        self.ring = Ring(attempt, values.written)
         self.clock = Clock(attempt, overhead)
         self.numbers: list[int] = []
         self.looks: list[Look] = []

@@ -61,6 +61,8 @@ class Values:
         Where they are made.
     kept : dict
         Draws that are not made anew, by number.
+    written : set of int
+        Which of the inputs that are tensors the reference overwrites: a solution may, too.
     """
 
     definition: Definition
@@ -70,6 +72,7 @@ class Values:
     seed: int
     device: str = "cpu"
     kept: dict[int, list[Any]] = field(default_factory=dict, compare=False)
+    written: set[int] = field(default_factory=set, compare=False)
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
@@ -189,4 +192,6 @@ def _scaled(like: torch.Tensor, factors: torch.Tensor, scale: float) -> torch.Te
     flat = like.reshape(-1).to(factors.dtype)
     made = (flat * factors).mul_(scale)
     limits = torch.finfo(like.dtype)
-    return torch.where(flat.isfinite(), made.clamp(limits.min, limits.max), made)
+    share = bool(((flat >= 0) & (flat <= 1)).all())  # such as a probability, and stays one
+    most = 1.0 if share else limits.max
+    return torch.where(flat.isfinite(), made.clamp(limits.min, most), made)

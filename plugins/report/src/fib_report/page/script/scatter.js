@@ -56,6 +56,7 @@ const runTip = (run) => rowsOf([
   run.interval ? `95 % interval: ${range(run.interval, duration)}` : "",
   run.samples ? `middle half of ${run.samples} samples: ${duration(run.low)} – ${duration(run.high)}` : "",
   run.disputed ? "disputed: not ranked" : "",
+  run.replayable ? "replayable: its result may come from memory" : "",
   run.dropped ? `${run.dropped} samples dropped` : "",
   run.passed ? [run.timed, run.rule, run.referenceTimed && `reference timed ${run.referenceTimed}`].filter(Boolean).join(" · ") : "",
   "click for details",

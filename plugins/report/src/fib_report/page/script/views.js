@@ -14,13 +14,15 @@ const scoreOutcome = (score) => {
   const worst = Object.keys(score.statuses).pop() ?? "";
   const some = score.passed && score.passed < score.workloads;
   if (some) return [worst, `${score.workloads - score.passed} failed`];
-  return [worst, score.disputed ? `${score.disputed} disputed` : statusLabel(worst)];
+  if (score.disputed) return [worst, `${score.disputed} disputed`];
+  return [worst, score.replayable ? `${score.replayable} replayable` : statusLabel(worst)];
 };
 
 const scoreTip = (score) => rowsOf([
   score.interval_ms && `geometric mean: ${duration(score.mean_latency_ms)}, 95 % interval ${range(score.interval_ms, duration)}`,
   score.without_interval ? `no interval on ${score.without_interval} of ${score.passed} workloads` : "",
   score.disputed ? `disputed on ${score.disputed} of ${score.passed} workloads: not ranked` : "",
+  score.replayable ? `replayable on ${score.replayable} of ${score.passed} workloads: results may come from memory` : "",
   score.dropped ? `${score.dropped} of ${score.samples} samples dropped` : "",
   score.references.before ? `reference timed before, not beside, on ${score.references.before} workloads` : "",
 ]);
@@ -58,6 +60,8 @@ const samplesText = (run) => {
   return run.dropped ? `${count} (−${run.dropped.toLocaleString("en")})` : count;
 };
 
+const mark = (run) => (run.disputed ? " (disputed)" : run.replayable ? " (replayable)" : "");
+
 const runColumns = (data, open, withDefinition) => [
   { name: "Outcome", value: (r) => statusLabel(r.status), search: (r) => `${statusLabel(r.status)} ${r.status}`,
     show: (r) => make("button", { type: "button", class: "open", title: "Details and log", "data-run": r.index, onclick: () => open(r) },
@@ -66,7 +70,7 @@ const runColumns = (data, open, withDefinition) => [
   { name: "Solution", value: (r) => r.solution, class: "name" },
   { name: "Workload", value: (r) => r.label, class: "load", search: (r) => `${r.label} ${r.uuid}`, tip: (r) => r.uuid },
   ...deviceColumn(data, (r) => r.device),
-  { name: "Latency", numeric: true, value: (r) => r.latency, show: (r) => duration(r.latency) + (r.disputed ? " (disputed)" : "") },
+  { name: "Latency", numeric: true, value: (r) => r.latency, show: (r) => duration(r.latency) + mark(r) },
   { name: "± 95 %", numeric: true, value: (r) => halfWidth(r.latency, r.interval), tip: (r) => range(r.interval, duration),
     help: "Half of the 95 % interval of the latency, as a share of it",
     show: (r) => plusMinus(r.latency, r.interval).trim() || "–" },
