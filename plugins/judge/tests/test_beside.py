@@ -111,6 +111,16 @@ class TestSpeeds:
         assert times.counted_ms == [1.0, 2.0, 3.0]
         assert times.interval_ms[1] <= 3.0
 
+    @pytest.mark.parametrize(("beside_ms", "reach"), [(5.0, 0.8), (3.2, 1.25), (9.0, 4 / 9)])
+    def test_what_happened_to_the_reference_may_have_happened_to_the_solution(
+        self, beside_ms, reach
+    ):
+        taken = Measurement((2.0,) * 20, "clock", "1")
+        alone = Measurement((4.0,) * 20, "clock", "1")
+        found = speeds_beside(taken, alone, Beside((((beside_ms,) * 5, 10),))).performance
+        assert found.latency_ms == 2.0
+        assert found.interval_ms == pytest.approx(sorted((2.0, 2.0 * reach)))
+
     def test_no_turn_left(self):
         taken = Measurement((9.0, 9.0, 1.0), "clock", "1", dropped=((0, 2),))
         beside = Beside((((4.0, 4.0), 2),))

@@ -60,24 +60,34 @@ class Speeds:
     notes: tuple[str, ...] = ()
 
 
-def speeds_of(taken: Measurement, alone: Optional[Measurement]) -> Speeds:
+def speeds_of(taken: Measurement, alone: Optional[Measurement], *, drift: float = 1.0) -> Speeds:
     """Return what the samples of a solution say, beside those of the reference, taken before.
 
     Parameters
     ----------
     taken, alone : Measurement
         Of the solution, and of the reference if it was timed.
+    drift : float
+        As of `performance_of`.
     """
     if alone is None:
         return Speeds(performance_of(taken, None, None), "not")
     ratio = ratio_interval(alone.counted_ms, taken.counted_ms, confidence=CONFIDENCE)
-    return Speeds(performance_of(taken, alone.counted_ms, ratio), "before")
+    return Speeds(performance_of(taken, alone.counted_ms, ratio, drift=drift), "before")
 
 
 def performance_of(
-    taken: Measurement, reference_ms: Optional[Sequence[float]], ratio: Optional[Interval]
+    taken: Measurement,
+    reference_ms: Optional[Sequence[float]],
+    ratio: Optional[Interval],
+    *,
+    drift: float = 1.0,
 ) -> Performance:
-    """Return samples, their median with its interval, and the speed-up over the reference."""
+    """Return samples, their median with its interval, and the speed-up over the reference.
+
+    `drift` is how much slower the machine was than at another time, as far as that is known: the
+    interval reaches to what the latency would have been then.
+    """
     latency = taken.latency_ms
     reference = median(reference_ms) if reference_ms else 0.0
     counted = taken.counted_ms
@@ -88,6 +98,8 @@ def performance_of(
         own = over_groups(own, taken.by_process_ms)
     if taken.least_ms is not None:
         own = replace(own, low=min(own.low, taken.least_ms))
+    then = own.estimate / drift
+    own = replace(own, low=min(own.low, then), high=max(own.high, then))
     speedup = reference / latency
     return Performance(
         latency_ms=latency,

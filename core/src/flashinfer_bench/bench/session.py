@@ -104,7 +104,9 @@ class Session:
                 held = stack.enter_context(lock)
             if not held:
                 raise RunInterrupted(f"the run ended while waiting for {self.device}")
-            stack.enter_context(staying_on(judge_core() if self.device == "cpu" else None))
+            core = judge_core() if self.device == "cpu" else None
+            if core is not None:
+                stack.enter_context(staying_on(core))
             yield
 
 

@@ -143,10 +143,6 @@ class Beside:
         """All samples in the order taken, in milliseconds."""
         return tuple(sample for samples, _ in self.blocks for sample in samples)
 
-    def believed(self, alone_ms: float) -> bool:
-        """Return whether it was as fast as it is alone, or nearly."""
-        return median(self.samples_ms) <= _SLOWER * alone_ms
-
 
 class Turns:
     """Lets the reference take its turns.
@@ -281,6 +277,8 @@ def speeds_beside(
 ) -> Speeds:
     """Return what the samples of a solution say, and those of the reference beside it.
 
+    What the machine did to the reference since it was alone, it may have done to the solution.
+
     Parameters
     ----------
     taken, alone : Measurement
@@ -290,12 +288,14 @@ def speeds_beside(
     """
     if alone is None or beside is None:
         return speeds_of(taken, alone)
-    if beside.believed(alone.latency_ms):
+    drift = median(beside.samples_ms) / alone.latency_ms
+    if drift <= _SLOWER:
         ratio = _paired(taken, beside)
-        return Speeds(performance_of(taken, beside.samples_ms, ratio), "beside")
+        found = performance_of(taken, beside.samples_ms, ratio, drift=drift)
+        return Speeds(found, "beside")
     times = f"{median(beside.samples_ms):.4g} ms beside this solution", alone.latency_ms
     note = "the reference took {} and {:.4g} ms alone: the latter counts".format(*times)
-    return replace(speeds_of(taken, alone), notes=(note,))
+    return replace(speeds_of(taken, alone, drift=drift), notes=(note,))
 
 
 def _paired(taken: Measurement, beside: Beside) -> Interval:

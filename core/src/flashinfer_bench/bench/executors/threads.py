@@ -9,7 +9,7 @@ import os
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
@@ -116,15 +116,9 @@ def keep_on(cores: Set[int], pid: int, proc: Path = _PROC) -> bool:
 
 
 @contextmanager
-def staying_on(core: Optional[int]) -> Iterator[None]:
-    """Keep the calling thread on a core during the body of a ``with`` statement, if there is one.
-
-    Nothing happens if the thread may not be there any more.
-    """
-    before = os.sched_getaffinity(0) if core is not None else set()
-    if core is None or core not in before:
-        yield
-        return
+def staying_on(core: int) -> Iterator[None]:
+    """Keep the calling thread on a core during the body of a ``with`` statement."""
+    before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
         yield
