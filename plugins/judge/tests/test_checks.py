@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_judge.integrity import Overhead
-from fib_judge.timed import Clock, TimedCheck, number_of_checks, secret_places, secret_schedule
+from fib_judge.timed import TimedCheck, number_of_checks, secret_places, secret_schedule
 from flashinfer_bench.bench.calls import TimedCall
 
 PLENTY = 2**40
@@ -67,40 +66,34 @@ def test_each_check_comes_once(calls, count, made):
     assert set(schedule) <= set(range(calls))
 
 
-class TestClock:
+class TestDisturbed:
     """Calls take 3 ms, an exchange 0.5, and a process usually 0.05 to go on."""
 
     @staticmethod
-    def taken(waits, woken_ms=0.05, here_ms=0.0):
-        """Return a clock, and calls whose processes have waited for a core so long."""
-        attempt = SimpleNamespace(session=SimpleNamespace(device="cpu"))
-        clock = Clock(attempt, Overhead(0.5, woken_ms=0.05))
-        calls = [TimedCall(99.0, 3.0, 3.0, 0.0, 0.05, "clock", "1") for _ in waits]
+    def taken(waits, woken_ms=0.05):
+        """Return an overhead, and calls that have waited for a core so long."""
+        overhead = Overhead(0.5, woken_ms=0.05)
+        calls = [TimedCall(9.0, 3.0, 3.0, 0.0, 0.05, "clock", "1", (), each) for each in waits]
         calls[-1] = replace(calls[-1], woken_ms=woken_ms)
-        turns = [SimpleNamespace(waited_ms=(each, here_ms), into=False) for each in waits]
-        return clock, list(map(clock.sampled, calls, turns))
+        return overhead, [overhead.timed(call, into=False) for call in calls]
 
     @pytest.mark.parametrize(
-        ("waits", "here_ms", "out", "least_ms"),
+        ("waits", "out", "least_ms"),
         [
-            ([0, 1, 0.05, 1], 0.0, [1, 3], None),
-            ([0, 1, 1, 1], 0.0, [1, 2, 3], None),
-            ([0, 1, 1, 1, 1], 0.0, [], 1.5),
-            ([2, 2, 9], 0.0, [], 0.5),
-            ([0, 0, 0, 0], 1.0, [], None),
+            ([0, 1, 0.05, 1], [1, 3], None),
+            ([0, 1, 1, 1], [1, 2, 3], None),
+            ([0, 1, 1, 1, 1], [], 1.5),
+            ([2, 2, 9], [], 0.5),
         ],
     )
-    def test_calls_without_a_core_do_not_count_unless_nearly_all_are(
-        self, waits, here_ms, out, least_ms
-    ):
-        clock, calls = self.taken(waits, here_ms=here_ms)
+    def test_calls_without_a_core_do_not_count_unless_nearly_all_are(self, waits, out, least_ms):
+        overhead, calls = self.taken(waits)
         assert {call.sample_ms for call in calls} == {2.5}
-        assert clock.disturbed(calls, range(len(calls))) == out
-        assert len(clock.undisturbed(calls)) == len(calls) - len(out)
-        assert clock.least_ms(calls, range(len(calls))) == least_ms
+        assert overhead.disturbed(calls) == out
+        assert overhead.least_ms(calls) == least_ms
 
     @pytest.mark.parametrize(("woken_ms", "out"), [(0.01, []), (0.11, []), (0.12, [3])])
     def test_a_late_waking_counts_as_work_or_not_at_all(self, woken_ms, out):
-        clock, calls = self.taken([0] * 4, woken_ms)
+        overhead, calls = self.taken([0] * 4, woken_ms)
         assert calls[-1].sample_ms == pytest.approx(2.5 + max(0.0, woken_ms - 0.05))
-        assert clock.disturbed(calls, range(4)) == out
+        assert overhead.disturbed(calls) == out

@@ -85,6 +85,8 @@ class TimedCall:
         What took the latency, as the candidate tells it.
     notes : tuple of str
         Remarks of the timer.
+    waited_ms : float
+        Milliseconds that process and judge could have run while others had their cores.
     """
 
     sample_ms: float
@@ -95,6 +97,7 @@ class TimedCall:
     timer: str
     timer_version: str
     notes: tuple[str, ...] = ()
+    waited_ms: float = 0.0
 
 
 @dataclass(frozen=True)

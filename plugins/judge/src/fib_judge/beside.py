@@ -158,10 +158,10 @@ class Turns:
     def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
         rng = KeyedRandom(attempt.session.secret_seed("beside"))
         self._reference = reference
-        values, overhead = attempt.baseline.values, attempt.baseline.overhead
+        values, self._overhead = attempt.baseline.values, attempt.baseline.overhead
         self._course: Optional[Course] = None
-        if values is not None and overhead is not None:
-            self._course = Course(reference, values, rng, overhead)
+        if values is not None:
+            self._course = Course(reference, values, rng, self._overhead)
         self._every = _every(attempt.plan)
         self._until = time.monotonic()
         self._failed = False
@@ -203,8 +203,9 @@ class Turns:
             if number >= _SETTLING:
                 calls.append(call)
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
-        if self._course is not None and calls:
-            calls = self._course.clock.undisturbed(calls)
+        if self._overhead is not None:
+            out = self._overhead.disturbed(calls)
+            calls = [call for place, call in enumerate(calls) if place not in out]
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
 

@@ -31,6 +31,9 @@ Rule = Literal["unaccounted time", "floor", "samples", "timer"]
 
 _MOST_EXCHANGE_MS = 0.05  # 10 to 20 us where nothing else runs
 _MOST_WAKING_MS = 0.1
+_LATE_MS = 0.02  # that a process goes on later than usual
+_DISTURBED = 0.02  # of a call, that it was held up
+_CLEAN_SHARE = 0.25  # of the calls has to be undisturbed, or all count
 _SLACK_MS = 0.05
 _SHARE = 0.05
 _SPREADS = 3.0
@@ -122,6 +125,33 @@ class Overhead:
         late_ms = max(0.0, call.woken_ms - self.woken_ms)
         own_ms = call.secured_ms - (self.into_ms if into else self.exchange_ms) + late_ms
         return replace(call, sample_ms=max(own_ms, shortest_call_ms("cpu")))
+
+    def disturbed(self, calls: Sequence[TimedCall]) -> list[int]:
+        """Return the places of calls that others held up; none if too few would be left."""
+        held = self._held_up(calls)
+        return held if self._enough(len(calls) - len(held), calls) else []
+
+    def least_ms(self, calls: Sequence[TimedCall]) -> Optional[float]:
+        """Return what the latency may be if others held up nearly all calls; None if they did not.
+
+        It is not the latency, as a process could wait for a helper that it has started itself.
+        """
+        if self._enough(len(calls) - len(self._held_up(calls)), calls):
+            return None
+        return median(max(0.0, call.sample_ms - self._held_ms(call)) for call in calls)
+
+    @staticmethod
+    def _enough(clean: int, calls: Sequence[TimedCall]) -> bool:
+        return clean >= _CLEAN_SHARE * len(calls)
+
+    def _held_up(self, calls: Sequence[TimedCall]) -> list[int]:
+        pairs = enumerate(calls)
+        return [place for place, one in pairs if self._held_ms(one) > _DISTURBED * one.wall_ms]
+
+    def _held_ms(self, call: TimedCall) -> float:
+        """Return how long it waited for a core, and went on too late after it had stood still."""
+        late_ms = call.woken_ms - self.woken_ms
+        return call.waited_ms + (late_ms if late_ms > _LATE_MS else 0.0)
 
     def holds_host(self, calls: Sequence[TimedCall]) -> bool:
         """Return whether these calls need far longer to return to the host."""

@@ -80,16 +80,11 @@ def _timed_with_checks(
     count = number_of_checks(plan.max_samples, nbytes, free, device)
     kept = number_to_keep(count, sum(getattr(one, "nbytes", 0) for one in values.given), free)
     checks: list[TimedCheck] = []
-    numbers: list[int] = []
     course = Course(attempt, values, rng)
     try:
         empty = {
             into: [course.empty(into=into) for _ in range(_EMPTY_CALLS)] for into in (False, True)
         }
-
-        def shoot(place: Optional[int]) -> calls.TimedCall:
-            numbers.append(place if place is not None else -1)
-            return course.shoot(place)
 
         def visit(place: int) -> bool:
             if place >= count:
@@ -102,19 +97,19 @@ def _timed_with_checks(
                 values.written.update(course.turn.overwritten())
             return device == "cpu"
 
-        taken = calls.take_calls(attempt, plan, shoot, visit=visit)
-        overhead = course.clock.overhead = Overhead.of(empty, taken.calls)
+        taken = calls.take_calls(attempt, plan, course.shoot, visit=visit)
+        overhead = Overhead.of(empty, taken.calls)
         if device == "cpu":
             own = (overhead.timed(call, into=False) for call in taken.calls)
             taken = replace(taken, calls=tuple(own))
-        made = [number for number, place in enumerate(numbers) if place >= 0]
-        dropped = rows_of(course.clock.disturbed(taken.calls, made))
     finally:
         course.close()
     calls.refuse_impossible(attempt, taken.calls)
     measurement: Optional[calls.Measurement] = None
     if session.config.profile_baseline:
-        measurement = replace(calls.measurement_of(taken), dropped=dropped)
+        measurement = calls.measurement_of(taken)
+        dropped = rows_of(overhead.disturbed(taken.calls))
+        measurement = replace(measurement, dropped=dropped)
     return measurement, {"checks": tuple(checks), "overhead": overhead}
 
 

@@ -86,7 +86,11 @@ class Ring:
             for into, value in zip(self.parts(slot)[0], tensors, strict=True):
                 _flat(into).copy_(_flat(value.contiguous()))  # what a call may be rehearsed on
         attachment = Attachment(self._page, self._memory, self._given, places, baseline.axes)
-        attempt.candidate.attach(attachment, timeout_s=attempt.left("inputs"))
+        try:
+            attempt.candidate.attach(attachment, timeout_s=attempt.left("inputs"))
+        except BaseException:
+            self.close()
+            raise
 
     def _allocated(self, count: int) -> Any:
         while True:
@@ -153,10 +157,9 @@ class Ring:
             made[first : first + value.nbytes].view(value.dtype).copy_(value)
         return room, made
 
-    def waits_ms(self) -> tuple[float, float]:
+    def waited_ms(self) -> float:
         """Return how long the main thread of the process, and this one, have waited for a core."""
-        own, here = map(_waited_ms, self._schedules)
-        return own, here
+        return sum(map(_waited_ms, self._schedules))
 
     def wait(self) -> None:
         """Wait until the device has done what was asked of it here."""
@@ -210,9 +213,9 @@ class Turn(Release):
         On a device, copies of what was in the slot's outputs at the answer.
     into : bool
         Whether outputs are to be written into the slot.
-    waited_ms : tuple of float
+    waited_ms : float
         How long the main thread of the process, and this one, could have run during the call while
-        others had the core; on the CPU.
+        others had their cores; on the CPU.
     """
 
     def __init__(
@@ -239,7 +242,7 @@ class Turn(Release):
         self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._words: list[int] = []
         self.outputs: list[torch.Tensor] = []
-        self._waits = self.waited_ms = 0.0, 0.0
+        self._waited_before = self.waited_ms = 0.0
         if self.stopped or not self._on_cpu:
             for place, value in self._pairs:
                 part = self._some(place, _LATE)
@@ -281,7 +284,7 @@ class Turn(Release):
             if not self.stopped:
                 self._poison()  # only now: calls are rehearsed until then
             self._secure(self._ring.addresses)
-            self._waits = self._ring.waits_ms()
+            self._waited_before = self._ring.waited_ms()
 
     def last(self) -> None:
         """Write what is left."""
@@ -310,8 +313,7 @@ class Turn(Release):
         """See how long there has been no core, and whether inputs are as they were."""
         if not self._on_cpu:
             return
-        own, here = self._ring.waits_ms()
-        self.waited_ms = own - self._waits[0], here - self._waits[1]
+        self.waited_ms = self._ring.waited_ms() - self._waited_before
         for into, value in self._pairs if self._secured else ():
             part = self._some(into, _LATE)
             self._given.append((into[part].clone(), value[part]))

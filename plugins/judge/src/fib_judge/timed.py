@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import Violation, find_violation
@@ -37,9 +36,6 @@ _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
 _MOST_KEPT_BYTES = 1 << 30
 _LAST_SHARE = 0.1
-_LATE_MS = 0.02  # that a process goes on later than usual
-_DISTURBED = 0.02  # of a call, that it waited for a core
-_CLEAN_SHARE = 0.25  # of the calls has to be undisturbed, or all count
 _FIRST_FRESH = 1 << 40
 """Numbers of draws from here on are for calls that are not compared."""
 
@@ -213,75 +209,6 @@ class TimedRun:
         )
 
 
-class Clock:
-    """Turns what is known of the calls of a process into latencies.
-
-    Parameters
-    ----------
-    attempt : Attempt
-        Whose calls.
-    overhead : Overhead, optional
-        What an exchange takes beyond a call; None if that is still to be seen.
-    """
-
-    def __init__(self, attempt: calls.Attempt, overhead: Optional[Overhead]) -> None:
-        self.overhead = overhead
-        self._on_cpu = attempt.session.device == "cpu"
-        self._waits: list[tuple[float, float]] = []
-
-    def sampled(self, call: calls.TimedCall, turn: Turn) -> calls.TimedCall:
-        """Return a call; on the CPU its sample is the judge's own."""
-        if not self._on_cpu:
-            return call
-        self._waits.append(turn.waited_ms)
-        if self.overhead is None:
-            return call
-        return self.overhead.timed(call, into=turn.into)
-
-    def undisturbed(self, made: Sequence[calls.TimedCall]) -> list[calls.TimedCall]:
-        """Return those of the last calls that did not wait for a core; all if they are too few."""
-        first = len(self._waits) - len(made)
-        out = self.disturbed(made, range(first, len(self._waits)))
-        return [call for place, call in enumerate(made) if place not in out]
-
-    def disturbed(self, made: Sequence[calls.TimedCall], numbers: Sequence[int]) -> list[int]:
-        """Return the places of the calls that do not count; none if too few would be left.
-
-        Parameters
-        ----------
-        made : sequence of TimedCall
-            The calls.
-        numbers : sequence of int
-            Which of all calls they were.
-        """
-        if not self._on_cpu:
-            return []
-        found = [
-            place
-            for place, (call, number) in enumerate(zip(made, numbers, strict=True))
-            if max(*self._waits[number], self._late_ms(call)) > _DISTURBED * call.wall_ms
-        ]
-        return found if len(found) <= (1 - _CLEAN_SHARE) * len(made) else []
-
-    def _late_ms(self, call: calls.TimedCall) -> float:
-        """Return how much too late a process went on after it had stood still, if that is much."""
-        usual_ms = self.overhead.woken_ms if self.overhead is not None else 0.0
-        late_ms = call.woken_ms - usual_ms
-        return late_ms if late_ms > _LATE_MS else 0.0
-
-    def least_ms(self, made: Sequence[calls.TimedCall], numbers: Sequence[int]) -> Optional[float]:
-        """Return what the latency may be if others held up nearly all calls; None if they did not.
-
-        It is not the latency, as a process could wait for a helper that it has started itself.
-        """
-        waits = [self._waits[number][0] for number in numbers] if self._on_cpu else []
-        pairs = list(zip(made, waits, strict=False))
-        clean = sum(waited <= _DISTURBED * call.wall_ms for call, waited in pairs)
-        if not pairs or clean >= _CLEAN_SHARE * len(pairs):
-            return None
-        return median(max(call.sample_ms - waited, 0.0) for call, waited in pairs)
-
-
 def fresh_number(rng: random.Random) -> int:
     """Return the number of a draw that is not compared with anything."""
     return _FIRST_FRESH + rng.getrandbits(50)
@@ -299,7 +226,7 @@ class Course:
     rng : random.Random
         Decides what each call sees; nobody else knows it.
     overhead : Overhead, optional
-        As of `Clock`.
+        What an exchange takes beyond a call; None if that is still to be seen.
     """
 
     def __init__(
@@ -312,21 +239,20 @@ class Course:
         self.attempt, self.values = attempt, values
         self._rng = rng
         self.ring = Ring(attempt, values.written)
-        self.clock = Clock(attempt, overhead)
-        self.numbers: list[int] = []
+        self._overhead = overhead if attempt.session.device == "cpu" else None
         self.looks: list[Look] = []
-        self._made = 0
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
 
     def shoot(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
-        """Make a call with values of its own; see `Ring.turn`."""
+        """Make a call with values of its own; on the CPU its sample is the judge's."""
         if number is None:
             number = fresh_number(self._rng)
         self.drawn = self.values.draw(number)
         self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
-        self._made += 1
-        return self.clock.sampled(self.attempt.shoot(turn.slot, release=turn), turn)
+        call = self.attempt.shoot(turn.slot, release=turn)
+        call = replace(call, waited_ms=turn.waited_ms)
+        return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
 
     def empty(self, *, into: bool) -> calls.TimedCall:
         """Make everything but a call, as if outputs were written into, or returned."""
@@ -438,8 +364,6 @@ class CheckedCourse(Course):
     def take(self, place: Optional[int]) -> calls.TimedCall:
         """Make a call, timed or not, and compare what it left behind if its turn has come."""
         check = self._schedule.get(place) if place is not None else None
-        if place is not None:
-            self.numbers.append(self._made)
         call = self.shoot(None if check is None else check.number, secured=check is not None)
         if check is not None and place is not None:
             planned = self._plan.max_samples
@@ -476,25 +400,24 @@ def time_distrusting(
         If the candidate fails.
     """
     session, baseline = attempt.session, attempt.baseline
+    overhead = baseline.overhead
+    assert overhead is not None
     course = CheckedCourse(attempt, KeyedRandom(seed), checks)
     try:
         taken = calls.take_calls(
             attempt, attempt.plan, course.take, visit=aside, begin=course.begin
         )
-        dropped = course.clock.disturbed(taken.calls, course.numbers)
-        least_ms = course.clock.least_ms(taken.calls, course.numbers)
-        if baseline.overhead is not None and baseline.overhead.holds_host(taken.calls):
+        if overhead.holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
         course.close()
-    assert baseline.overhead is not None
     violation = find_violation(
         taken.calls,
         device=session.device,
         timer=session.timer,
         timer_version=session.timer_version,
         floor=baseline.floor,
-        overhead=baseline.overhead,
+        overhead=overhead,
     )
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {
@@ -509,7 +432,11 @@ def time_distrusting(
         facts["replayable"] = True
     if baseline.floor is not None:
         facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
-    measurement = replace(calls.measurement_of(taken), dropped=rows_of(dropped), least_ms=least_ms)
+    measurement = replace(
+        calls.measurement_of(taken),
+        dropped=rows_of(overhead.disturbed(taken.calls)),
+        least_ms=overhead.least_ms(taken.calls),
+    )
     return TimedRun(measurement, facts, violation, looks=tuple(course.looks))
 
 
