@@ -23,12 +23,12 @@ class _Course:
         self.batches: list[tuple[int, int, bool]] = []
 
     def take(self, plan: TimingPlan, visit: Any = lambda place: False) -> Any:
-        def shoot(place: int | None) -> Any:
+        def fire(place: int | None) -> Any:
             self.asked.append(place)
-            return self._attempt.shoot(0)
+            return self._attempt.fire(0)
 
         begin = lambda *batch: self.batches.append(batch)  # noqa: E731
-        return take_calls(self._attempt, plan, shoot, visit=visit, begin=begin)
+        return take_calls(self._attempt, plan, fire, visit=visit, begin=begin)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ class TestTime:
                 time.sleep(0.002)
                 return x
         """
-        assert min(shot.sample_ms for shot in bench.time(bench.load(code), 4)) >= 2.0
+        assert min(fired.sample_ms for fired in bench.time(bench.load(code), 4)) >= 2.0
 
 
 class TestLog:

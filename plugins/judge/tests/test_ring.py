@@ -61,7 +61,7 @@ def made(bench, definition_of, solution_of, problems, session, settings):
 
 def call(course, values, *, settled_s=0.0):
     """Make a call, and return its outputs and what is wrong with it."""
-    course.shoot(values, secured=True)
+    course.fire(values, secured=True)
     time.sleep(settled_s)
     return course.outputs(), course.turn.problem()
 
@@ -218,9 +218,8 @@ class TestCheats:
     @pytest.mark.parametrize("result", [HONEST["a column"][0], HONEST["expanded"][0]])
     def test_gaps_that_are_left_where_nobody_looks(self, result, made):
         """Processes of their own accord return tensors without."""
-        patch = (
-            "from flashinfer_bench.bench.candidate import shots\nshots._dense = lambda one: one\n"
-        )
+        module = "flashinfer_bench.bench.candidate.timed_calls"
+        patch = f"import {module} as timed_calls\ntimed_calls._dense = lambda one: one\n"
         course = made(patch + returning(result))(64)
         assert call(course, *draws(64, 1))[1] == LATE
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fib_judge.beside import interleaved_ratio
+from fib_judge.paired_reference import interleaved_ratio
 from flashinfer_bench.errors import DataError
 from flashinfer_bench.stats.intervals import ratio_interval
 

@@ -34,8 +34,8 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
     Compiled,
     Executor,
+    FiredCall,
     Loaded,
-    Shot,
 )
 from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.pool import Worker, WorkerPool
@@ -201,7 +201,7 @@ class FakeCandidate(Candidate):
         release: Release | None = None,
         cold: bool = False,
         empty: bool | None = None,
-    ) -> Shot:
+    ) -> FiredCall:
         assert timeout_s > 0
         version = self._space.get("VERSION", WallClockTimer.version)
         overhead = self._milliseconds("OVERHEAD_MS", 0.01)
@@ -212,7 +212,7 @@ class FakeCandidate(Candidate):
             release.last()
             release.answered([])
             release.after()
-            return Shot(0.0, overhead / 1e3, overhead / 1e3, 0.0, 0.0, timer, version)
+            return FiredCall(0.0, overhead / 1e3, overhead / 1e3, 0.0, 0.0, timer, version)
         self._events.append(("fire", self.pid, slot, timer))
         inputs = self._inputs[slot] if release is None else self._attached[slot]
         if release is not None:
@@ -230,7 +230,7 @@ class FakeCandidate(Candidate):
         wall = sample + overhead + self._milliseconds("HIDDEN_MS", 0.0)
         self._fired += 1
         notes = tuple(self._space.get("NOTES", ()))
-        return Shot(sample, wall / 1e3, wall / 1e3, 0.0, 0.0, timer, version, notes)
+        return FiredCall(sample, wall / 1e3, wall / 1e3, 0.0, 0.0, timer, version, notes)
 
     def places(self) -> list[tuple[int, int] | None]:
         return [

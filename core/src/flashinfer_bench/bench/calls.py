@@ -169,7 +169,7 @@ class Attempt:
         left = self.left("inputs")
         self.candidate.put_inputs(trial.index, trial.inputs, self.baseline.axes, timeout_s=left)
 
-    def shoot(
+    def fire(
         self, slot: int, *, release: Optional[Release] = None, empty: Optional[bool] = None
     ) -> TimedCall:
         """Have the candidate make and time one call; see `Candidate.fire`.
@@ -179,7 +179,7 @@ class Attempt:
         CandidateError
             If it fails, or no time is left.
         """
-        shot = self.candidate.fire(
+        fired = self.candidate.fire(
             slot,
             timer=self.session.timer,
             timeout_s=self.left("time"),
@@ -188,19 +188,19 @@ class Attempt:
             empty=empty,
         )
         return TimedCall(
-            shot.sample_ms,
-            shot.wall_s * _MS,
-            shot.secured_s * _MS,
-            shot.enqueued_s * _MS,
-            shot.woken_s * _MS,
-            *(shot.timer, shot.timer_version, shot.notes),
+            fired.sample_ms,
+            fired.wall_s * _MS,
+            fired.secured_s * _MS,
+            fired.enqueued_s * _MS,
+            fired.woken_s * _MS,
+            *(fired.timer, fired.timer_version, fired.notes),
         )
 
 
 def take_calls(
     attempt: Attempt,
     plan: TimingPlan,
-    shoot: Callable[[Optional[int]], TimedCall],
+    fire: Callable[[Optional[int]], TimedCall],
     *,
     visit: Callable[[int], bool] = lambda place: False,
     begin: Callable[[int, int, bool], object] = lambda first, count, closing: None,
@@ -216,7 +216,7 @@ def take_calls(
         Has loaded a solution, and been given all input sets.
     plan : TimingPlan
         How many calls.
-    shoot : callable
+    fire : callable
         Makes a call; it is told the call's number among the timed ones, or None.
     visit : callable
         Called after each timed call with its number; returns whether that has disturbed the
@@ -239,15 +239,15 @@ def take_calls(
         for _ in range(step.warmup):
             if plan.out_of_time(time.monotonic() - began):
                 break  # a call is timed all the same
-            shoot(None)
+            fire(None)
             disturbed = False
         for number in range(step.calls):
             if number and plan.out_of_time(time.monotonic() - began):
                 return
             for _ in range(min(_SETTLING, plan.warmup) if disturbed else 0):
-                shoot(None)
+                fire(None)
             place = len(calls)
-            calls.append(shoot(place))
+            calls.append(fire(place))
             disturbed = visit(place)
 
     with attempt.session.device_to_itself(attempt.deadline):
@@ -397,7 +397,7 @@ def measure(
         If the candidate fails, or answers with something that cannot be a measurement.
     """
     slots = cycle(range(len(attempt.baseline.trials)))
-    taken = take_calls(attempt, plan, lambda place: attempt.shoot(next(slots)), visit=visit)
+    taken = take_calls(attempt, plan, lambda place: attempt.fire(next(slots)), visit=visit)
     refuse_impossible(attempt, taken.calls)
     return measurement_of(taken)
 

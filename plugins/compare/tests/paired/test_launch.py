@@ -30,7 +30,7 @@ class ScriptedSide:
         )
     )
 
-    def shoot(self, number: int, check: Any = None) -> TimedCall:
+    def fire(self, number: int, check: Any = None) -> TimedCall:
         self.log.append((self.role, number, check))
         return TimedCall(float(len(self.log)), 1.0, 1.0, 0.0, 0.0, "clock", "1")
 

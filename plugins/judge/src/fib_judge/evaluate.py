@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.beside import Turns, reference_beside, speeds_beside
+from fib_judge.paired_reference import PairedReference, paired_speeds, reference_in_turns
 from fib_judge.records import (
     KeyedRandom,
     VerifiedAttempt,
@@ -41,20 +41,22 @@ _LOOK_EVERY = 5
 """Timed calls from one look at the machine to the next: what is dropped is dropped in such rows."""
 
 
-class Aside:
+class CallMonitor:
     """Begins to watch when it is made.
 
     Parameters
     ----------
     attempt : Attempt
         Whose timed calls are to be made.
-    turns : Turns, optional
+    turns : PairedReference, optional
         Of the reference; None if it is not called in between.
     first : int
         How many calls other processes have made.
     """
 
-    def __init__(self, attempt: VerifiedAttempt, turns: Optional[Turns], first: int) -> None:
+    def __init__(
+        self, attempt: VerifiedAttempt, turns: Optional[PairedReference], first: int
+    ) -> None:
         self._attempt, self._turns, self._first = attempt, turns, first
         self._deadline = attempt.deadline
         device, lock = attempt.session.device, attempt.session.clock_lock
@@ -182,7 +184,7 @@ def _run_once(
         report.extra["timed_checks"] = len(baseline.checks)
     runs: list[TimedRun] = []
     with ExitStack() as stack:
-        turns: Optional[Turns] = None
+        turns: Optional[PairedReference] = None
         parts: list[TimingPlan] = []
         while not runs or len(runs) < len(parts):
             with in_worker(report) as attempt:
@@ -193,7 +195,7 @@ def _run_once(
                     if not check.passed:
                         return _Outcome(check, correctness)
                     parts = _parts(verified, time.monotonic() - began)
-                    turns = stack.enter_context(reference_beside(verified))
+                    turns = stack.enter_context(reference_in_turns(verified))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
                 checks = baseline.checks[number :: len(parts)]
@@ -243,16 +245,16 @@ def _time(
     attempt: VerifiedAttempt,
     seed: int,
     checks: Sequence[TimedCheck],
-    turns: Optional[Turns],
+    turns: Optional[PairedReference],
     made: int,
 ) -> TimedRun:
     """Time the solution, with the reference called in between and the machine watched."""
-    aside = Aside(attempt, turns, made)
+    monitor = CallMonitor(attempt, turns, made)
     if attempt.baseline.values is None:
-        run = TimedRun(measure(attempt, attempt.plan, aside.visit), {"trust": "off"})
+        run = TimedRun(measure(attempt, attempt.plan, monitor.visit), {"trust": "off"})
     else:
-        run = time_distrusting(attempt, seed, checks, aside.visit)
-    return aside.completed(run)
+        run = time_distrusting(attempt, seed, checks, monitor.visit)
+    return monitor.completed(run)
 
 
 def _verdict(
@@ -273,7 +275,7 @@ def _verdict(
         timing["clock_lock"] = session.clock_lock.facts()
     if timed.watched:
         timing["watched"] = timed.watched
-    speeds = speeds_beside(timed.measurement, baseline.measurement, timed.beside)
+    speeds = paired_speeds(timed.measurement, baseline.measurement, timed.beside)
     return report.passed(correctness, timed.measurement, speeds, notes=notes, timing=timing)
 
 

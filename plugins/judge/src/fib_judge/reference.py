@@ -97,7 +97,7 @@ def _timed_with_checks(
                 values.written.update(course.turn.overwritten())
             return device == "cpu"
 
-        taken = calls.take_calls(attempt, plan, course.shoot, visit=visit)
+        taken = calls.take_calls(attempt, plan, course.fire, visit=visit)
         overhead = Overhead.of(empty, taken.calls)
         if device == "cpu":
             own = (overhead.timed(call, into=False) for call in taken.calls)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from fib_judge.beside import Beside
     from fib_judge.integrity import Overhead
+    from fib_judge.paired_reference import PairedSamples
     from fib_judge.records import VerifiedAttempt
     from fib_judge.values import Values
     from flashinfer_bench.bench.measurement import DeviceBaseline
@@ -178,7 +178,7 @@ class TimedRun:
         What was done to make sure of them.
     violation : Violation, optional
         Why they are not believed, if they are not.
-    beside : Beside, optional
+    beside : PairedSamples, optional
         The reference's latencies in between; None if it was not called.
     watched : dict
         What was seen of the machine meanwhile.
@@ -189,7 +189,7 @@ class TimedRun:
     measurement: calls.Measurement
     facts: dict[str, Any]
     violation: Optional[Violation] = None
-    beside: Optional[Beside] = None
+    beside: Optional[PairedSamples] = None
     watched: dict[str, Any] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
 
@@ -244,13 +244,13 @@ class Course:
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
 
-    def shoot(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
+    def fire(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
         if number is None:
             number = fresh_number(self._rng)
         self.drawn = self.values.draw(number)
         self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
-        call = self.attempt.shoot(turn.slot, release=turn)
+        call = self.attempt.fire(turn.slot, release=turn)
         call = replace(call, waited_ms=turn.waited_ms)
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
 
@@ -258,7 +258,7 @@ class Course:
         """Make everything but a call, as if outputs were written into, or returned."""
         given = self.values.given_on_device
         turn = self.ring.turn(given, self._rng, secured=True, into=into)
-        return self.attempt.shoot(turn.slot, release=turn, empty=into)
+        return self.attempt.fire(turn.slot, release=turn, empty=into)
 
     def outputs(self) -> list[Any]:
         """Return what the last call has left behind; on the CPU its process stands still then."""
@@ -364,7 +364,7 @@ class CheckedCourse(Course):
     def take(self, place: Optional[int]) -> calls.TimedCall:
         """Make a call, timed or not, and compare what it left behind if its turn has come."""
         check = self._schedule.get(place) if place is not None else None
-        call = self.shoot(None if check is None else check.number, secured=check is not None)
+        call = self.fire(None if check is None else check.number, secured=check is not None)
         if check is not None and place is not None:
             planned = self._plan.max_samples
             note = {"trust": "full", "timed_call": place, "timed_calls": planned}
@@ -377,7 +377,7 @@ def time_distrusting(
     attempt: VerifiedAttempt,
     seed: int,
     checks: Sequence[TimedCheck],
-    aside: Callable[[int], bool] = lambda place: False,
+    visit: Callable[[int], bool] = lambda place: False,
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
 
@@ -389,7 +389,7 @@ def time_distrusting(
         Decides the inputs of all calls, and which of them are compared; nobody else knows it.
     checks : sequence of TimedCheck
         What is compared; this process has seen none of it.
-    aside : callable
+    visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
 
     Raises
@@ -405,7 +405,7 @@ def time_distrusting(
     course = CheckedCourse(attempt, KeyedRandom(seed), checks)
     try:
         taken = calls.take_calls(
-            attempt, attempt.plan, course.take, visit=aside, begin=course.begin
+            attempt, attempt.plan, course.take, visit=visit, begin=course.begin
         )
         if overhead.holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
+from flashinfer_bench.bench.candidate.device_control import DeviceControl
 from flashinfer_bench.bench.candidate.enter import limit_threads
 from flashinfer_bench.bench.candidate.failures import MAX_NAME, clip, describe_failure
 from flashinfer_bench.bench.candidate.processes import libc
-from flashinfer_bench.bench.candidate.shots import Attached, InputSet, Shots, require_few
 from flashinfer_bench.bench.candidate.subject import Subject, is_usable
-from flashinfer_bench.bench.candidate.tending import Tending
+from flashinfer_bench.bench.candidate.timed_calls import Attached, InputSet, TimedCalls, require_few
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
@@ -78,10 +78,10 @@ class Session:
         self._sets: dict[int, InputSet] = {}
         self._attached: Optional[Attached] = None
         # Looked up now: the solution may replace them.
-        self._tending = Tending(device, computes=not compiles_only)
+        self._device_control = DeviceControl(device, computes=not compiles_only)
         if not compiles_only:
             plain_types()
-        self._shots = Shots(self._tending)
+        self._timed_calls = TimedCalls(self._device_control)
         self._pid, self._getpid, self._exit = os.getpid(), os.getpid, os._exit
         self._flush_c = libc().fflush
         self._pause = CollectorPause()
@@ -138,7 +138,7 @@ class Session:
         if isinstance(request, wire.Fire):
             return self._fire(request), ()
         if isinstance(request, wire.Collect):
-            return self._outputs(request.token, self._shots.outputs, request.budget)
+            return self._outputs(request.token, self._timed_calls.outputs, request.budget)
         if isinstance(request, wire.Call):
             return self._call(request)
         raise RunnerError(f"{type(request).__name__} is not a request of a running session")
@@ -172,20 +172,20 @@ class Session:
             limit_threads()
         definition, solution = _problem(request)
         runnable = self._registry.build(definition, solution)
-        self._subject = subject = Subject(definition, runnable, self._tending)
+        self._subject = subject = Subject(definition, runnable, self._device_control)
         style = subject.destination_passing_style
         return wire.Loaded(request.token, clip(str(subject.build_type), MAX_NAME), style)
 
     def _put_inputs(self, request: wire.PutInputs, values: list[Any]) -> wire.Message:
         self._sets.pop(request.slot, None)  # before the new ones need its memory
-        self._shots.drop()
-        self._tending.select()
+        self._timed_calls.drop()
+        self._device_control.select()
         inputs = tuple(self._to_device(value) for value in values)
         self._sets[request.slot] = InputSet(inputs, request.axes)
         return wire.Done(request.token)
 
     def _attach(self, request: wire.Attach, descriptors: list[int]) -> wire.Message:
-        self._tending.select()
+        self._device_control.select()
         self._attached = None
         definition = self._loaded.definition
         self._attached = Attached(request, descriptors, definition, self._device)
@@ -219,7 +219,7 @@ class Session:
             inputs, words = self._attached.sets[request.slot], self._attached.words
         else:
             inputs = self._inputs(request.slot)
-        sample, values, places = self._shots.fire(timer, subject, inputs, request, words)
+        sample, values, places = self._timed_calls.fire(timer, subject, inputs, request, words)
         return wire.Fired(request.token, timer.version, sample, values, places, _notes_of(timer))
 
     @property

@@ -11,8 +11,8 @@ from flashinfer_bench.tensors import allocate_outputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flashinfer_bench.bench.candidate.shots import InputSet
-    from flashinfer_bench.bench.candidate.tending import Tending
+    from flashinfer_bench.bench.candidate.device_control import DeviceControl
+    from flashinfer_bench.bench.candidate.timed_calls import InputSet
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
 
@@ -26,14 +26,16 @@ class Subject:
         What it implements.
     runnable : Runnable
         What the builder made of it.
-    tending : Tending
+    device_control : DeviceControl
         Waits for the device that it works on, and flushes its caches.
     """
 
-    def __init__(self, definition: Definition, runnable: Runnable, tending: Tending) -> None:
+    def __init__(
+        self, definition: Definition, runnable: Runnable, device_control: DeviceControl
+    ) -> None:
         self.definition = definition
-        self._tending = tending
-        self._device = tending.device
+        self._device_control = device_control
+        self._device = device_control.device
         self.function: Callable[..., Any] = runnable
         self.destination_passing_style = runnable.metadata.destination_passing_style
         self.build_type = runnable.metadata.build_type
@@ -48,7 +50,7 @@ class Subject:
         """
         outputs = self.new_outputs(inputs)
         result = self.function(*inputs.values, *outputs)
-        self._tending.synchronize()
+        self._device_control.synchronize()
         return self.listed(result, outputs)
 
     def new_outputs(self, inputs: InputSet) -> list[Any]:

@@ -150,7 +150,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Shot:
+class FiredCall:
     """Answer to `Candidate.fire`: one timed call.
 
     Attributes
@@ -344,7 +344,7 @@ class Candidate(ABC):
         release: Optional[Release] = None,
         cold: bool = False,
         empty: Optional[bool] = None,
-    ) -> Shot:
+    ) -> FiredCall:
         """Make and time one call.
 
         Parameters

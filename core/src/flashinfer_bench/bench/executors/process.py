@@ -11,9 +11,9 @@ from flashinfer_bench.bench.executors.base import (
     Confinement,
     Loaded,
 )
+from flashinfer_bench.bench.executors.call_timing import CallTiming
 from flashinfer_bench.bench.executors.conversation import new_token
 from flashinfer_bench.bench.executors.log import printable
-from flashinfer_bench.bench.executors.shots import Shooting
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.values import describe
 from flashinfer_bench.errors import ProtocolError, RunnerError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition, Solution
 
 
-class ProcessCandidate(Shooting):
+class ProcessCandidate(CallTiming):
     """A candidate at the other end of a channel; see `Conversation` for its parameters."""
 
     def await_ready(self, *, timeout_s: float) -> None:

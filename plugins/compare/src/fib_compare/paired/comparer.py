@@ -18,7 +18,7 @@ from fib_compare.paired.launch import (
     take_launch,
 )
 from fib_compare.paired.result import Contest, ContestResult, Obstacle, Role, Stopped
-from fib_compare.paired.sides import Beliefs, CannotCompare, CheckSupply, Side
+from fib_compare.paired.sides import CannotCompare, CheckSupply, Disputes, Side
 from fib_compare.stats import Launch, compare_launches, enough
 from fib_judge.calibration import load_ceilings
 from fib_judge.decidability import UndecidableWorkload
@@ -158,7 +158,7 @@ class ContestRun:
         session, settings = self._session, self._settings
         rng = KeyedRandom(session.secret_seed(f"compare/{baseline.handle}"))
         self._cap = Deadline(settings.max_seconds)
-        self._rng, self._beliefs = rng, Beliefs(session, baseline)
+        self._rng, self._disputes = rng, Disputes(session, baseline)
         self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
         problem = None
         try:
@@ -236,7 +236,7 @@ class ContestRun:
                 cap=self._cap,
                 cores=self._cores,
             )
-        return launch if self._beliefs.believes(sides) else None
+        return launch if self._disputes.accepts(sides) else None
 
     def _sides(
         self, stack: ExitStack, baseline: VerifiedBaseline, number: int
@@ -257,14 +257,14 @@ class ContestRun:
             f"{made} launches were finished within {given:g} s, and {_FEWEST_LAUNCHES} are needed; "
             "give it more with --max-seconds"
         )
-        if self._beliefs.set_aside:
-            text += f" ({self._beliefs.set_aside} were set aside)"
+        if self._disputes.set_aside:
+            text += f" ({self._disputes.set_aside} were set aside)"
         return Obstacle("both", "too slow", text)
 
     def _notes(self) -> tuple[str, ...]:
-        beliefs, notes = self._beliefs, []
-        if beliefs.set_aside:
-            notes.append(f"{beliefs.set_aside} launches set aside: latencies were disputed")
+        disputes, notes = self._disputes, []
+        if disputes.set_aside:
+            notes.append(f"{disputes.set_aside} launches set aside: latencies were disputed")
         if self._supply.reused:
             notes.append("the reference is slow: later launches met checks of earlier ones")
         return tuple(notes)

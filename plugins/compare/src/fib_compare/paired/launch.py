@@ -259,14 +259,14 @@ class _Pairs:
 
     def _both(self, check: Optional[TimedCheck]) -> list[tuple[Side, TimedCall]]:
         number = check.number if check is not None else fresh_number(self._rng)
-        return [(side, self._shoot(side, number, check)) for side in self._next_sides()]
+        return [(side, self._fire(side, number, check)) for side in self._next_sides()]
 
-    def _shoot(self, side: Side, number: int, check: Optional[TimedCheck]) -> TimedCall:
+    def _fire(self, side: Side, number: int, check: Optional[TimedCheck]) -> TimedCall:
         if side is not self._awake:
             (other,) = (one for one in self._sides if one is not side)
             other.rest()
             self._awake = side
-        call = side.shoot(number, check)
+        call = side.fire(number, check)
         first, second = self.called_ms
         mine = side is self._sides[0]
         self.called_ms = first + mine * call.sample_ms, second + (not mine) * call.sample_ms

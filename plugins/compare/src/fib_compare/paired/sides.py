@@ -116,7 +116,7 @@ class Side:
         with blamed_on(self.role):
             self.course = Course(self.attempt, baseline.values, rng, baseline.overhead)
 
-    def shoot(self, number: int, check: Optional[TimedCheck] = None) -> TimedCall:
+    def fire(self, number: int, check: Optional[TimedCheck] = None) -> TimedCall:
         """Make one timed call, and do not keep it.
 
         Parameters
@@ -133,8 +133,8 @@ class Side:
         """
         with blamed_on(self.role):
             if self.course is None:
-                return self.attempt.shoot(number % len(self.attempt.baseline.trials))
-            call = self.course.shoot(number, secured=check is not None)
+                return self.attempt.fire(number % len(self.attempt.baseline.trials))
+            call = self.course.fire(number, secured=check is not None)
             if check is not None:
                 try:
                     self.course.look(check, "a timed call")
@@ -180,7 +180,7 @@ logger = logging.getLogger(__name__)
 _FEW = 3  # launches that may be set aside before anything follows from it
 
 
-class Beliefs:
+class Disputes:
     """Holds the claims of both sides against what is known of the reference and the device.
 
     A launch whose claims a busy machine may have disturbed is set aside, so that nobody gains by
@@ -202,7 +202,7 @@ class Beliefs:
         self._disputed: dict[str, int] = {}
         self.set_aside = 0
 
-    def believes(self, sides: tuple[Side, Side]) -> bool:
+    def accepts(self, sides: tuple[Side, Side]) -> bool:
         """Return whether a launch counts.
 
         Raises
@@ -307,7 +307,7 @@ class CheckSupply:
             try:
                 for _ in range(_BATCH):
                     number = fresh_number(self._rng)
-                    course.shoot(number)
+                    course.fire(number)
                     expected = checked_outputs(baseline, course.outputs())
                     checks.append(TimedCheck(number, [one.to(session.device) for one in expected]))
             finally:

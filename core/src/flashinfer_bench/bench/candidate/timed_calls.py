@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from flashinfer_bench.bench.candidate.device_control import DeviceControl
     from flashinfer_bench.bench.candidate.subject import Subject
-    from flashinfer_bench.bench.candidate.tending import Tending
     from flashinfer_bench.bench.timing.base import Timer
     from flashinfer_bench.data import Definition
 
@@ -101,17 +101,17 @@ def _set_at(
     return InputSet(values, request.axes, outputs)
 
 
-class Shots:
+class TimedCalls:
     """Makes timed calls, and keeps what the last one returned.
 
     Parameters
     ----------
-    tending : Tending
+    device_control : DeviceControl
         Waits for the device, and flushes its caches.
     """
 
-    def __init__(self, tending: Tending) -> None:
-        self._tending = tending
+    def __init__(self, device_control: DeviceControl) -> None:
+        self._device_control = device_control
         self._outputs: Optional[list[Any]] = None
         self._took_s = 0.0
 
@@ -152,7 +152,7 @@ class Shots:
             If something was returned that cannot be sent.
         """
         self.drop()  # its memory is to be had again
-        wait, device = self._tending.synchronize, self._tending.device
+        wait, device = self._device_control.synchronize, self._device_control.device
         given = inputs.outputs or subject.new_outputs(inputs)
         into = request.into if request.empty else subject.destination_passing_style
         outputs = given if into else []
@@ -184,7 +184,7 @@ class Shots:
             return sample, found
 
         if words is None and request.cold:
-            self._tending.flush_caches()  # where the judge does not write inputs anew
+            self._device_control.flush_caches()  # where the judge does not write inputs anew
         if device != "cpu":
             function = _timing_the_host(function, words)
         if words is not None:

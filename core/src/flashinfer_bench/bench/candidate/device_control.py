@@ -16,7 +16,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _NEVER, _LARGEST, _SPARE = -1, 32 << 20, 256 << 20
 
 
-class Tending:
+class DeviceControl:
     """Waits for a device, and flushes its caches.
 
     Parameters

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fib_compare.paired.sides import Beliefs, CannotCompare, Side
+from fib_compare.paired.sides import CannotCompare, Disputes, Side
 from fib_judge.integrity import Overhead
 from flashinfer_bench.bench.calls import TimedCall
 
@@ -34,35 +34,35 @@ def sides(first: Any, second: Any, overhead: Any = OVERHEAD) -> tuple[Side, Side
     return made
 
 
-def beliefs(device: str = "cuda:0", overhead: Any = OVERHEAD) -> Beliefs:
+def disputes(device: str = "cuda:0", overhead: Any = OVERHEAD) -> Disputes:
     session: Any = SimpleNamespace(timer="clock", timer_version="1", device=device)
     baseline: Any = SimpleNamespace(overhead=overhead, floor=None)
-    return Beliefs(session, baseline)
+    return Disputes(session, baseline)
 
 
 def test_a_launch_with_unseen_time_is_set_aside_whoevers_it_is():
-    held = beliefs()
+    held = disputes()
     told = [
         sides(calls(), calls(4.0)),
         sides(calls(), calls(2.5, 2.5)),
         sides(calls(2, 3), calls()),
     ]
-    assert list(map(held.believes, told)) == [True, False, False]
+    assert list(map(held.accepts, told)) == [True, False, False]
     assert held.set_aside == 2
 
 
 def test_whoever_is_disputed_more_often_than_not_is_not_believed():
-    held = beliefs()
+    held = disputes()
     for _ in range(3):
-        assert not held.believes(sides(calls(), calls(2.5, 2.5)))
+        assert not held.accepts(sides(calls(), calls(2.5, 2.5)))
     with pytest.raises(CannotCompare, match=r"unaccounted time: .*4 of 4 launches") as caught:
-        held.believes(sides(calls(), calls(2.5, 2.5)))
+        held.accepts(sides(calls(), calls(2.5, 2.5)))
     assert (caught.value.obstacle.role, caught.value.obstacle.kind) == ("candidate", "not believed")
 
 
 def test_now_and_then_is_noise():
-    held = beliefs()
-    told = [held.believes(sides(calls(), calls(5, 2.5 * (n % 3 == 0)))) for n in range(30)]
+    held = disputes()
+    told = [held.accepts(sides(calls(), calls(5, 2.5 * (n % 3 == 0)))) for n in range(30)]
     assert told.count(False) == held.set_aside == 10
 
 
@@ -70,7 +70,7 @@ def test_the_time_that_the_host_is_held_counts_where_it_is_far_more_than_the_ref
     short, long = sides(calls(enqueued_ms=0.05), calls(2.5, enqueued_ms=2.5))
     assert min(short.samples_ms()) == 5.0
     assert min(long.samples_ms()) == 5.0
-    assert beliefs().believes((short, long))
+    assert disputes().accepts((short, long))
     trusted = sides(calls(), calls(2.5, enqueued_ms=2.5), overhead=None)
     assert min(trusted[1].samples_ms()) == 2.5
 
@@ -93,10 +93,10 @@ def changed(**facts: Any) -> Any:
 def test_what_cannot_be_ends_it_at_once(device, role, claimed, text):
     told = {"baseline": calls(), "candidate": calls(), role: claimed}
     with pytest.raises(CannotCompare, match=text) as caught:
-        beliefs(device).believes(sides(told["baseline"], told["candidate"]))
+        disputes(device).accepts(sides(told["baseline"], told["candidate"]))
     assert caught.value.obstacle.role == role
 
 
 def test_not_even_whoever_is_trusted_may_claim_what_cannot_be():
     with pytest.raises(CannotCompare, match="zero"):
-        beliefs(overhead=None).believes(sides(calls(), calls(0.0), overhead=None))
+        disputes(overhead=None).accepts(sides(calls(), calls(0.0), overhead=None))

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from fib_judge.beside import Beside, speeds_beside
+from fib_judge.paired_reference import PairedSamples, paired_speeds
 from flashinfer_bench.bench.calls import Measurement
 from flashinfer_bench.data import EvaluationStatus
 
@@ -103,7 +103,7 @@ class TestSpeeds:
     def test_dropped_samples_do_not_count(self):
         taken = Measurement((9.0, 9.0, 1.0, 2.0, 3.0), "clock", "1", dropped=((0, 2),))
         alone = Measurement((4.0, 4.0, 4.0), "clock", "1")
-        times = speeds_beside(taken, alone, None).performance
+        times = paired_speeds(taken, alone, None).performance
         assert times.latency_ms == 2.0
         assert times.speedup_factor == 2.0
         assert times.samples_ms == [9.0, 9.0, 1.0, 2.0, 3.0]
@@ -117,12 +117,12 @@ class TestSpeeds:
     ):
         taken = Measurement((2.0,) * 20, "clock", "1")
         alone = Measurement((4.0,) * 20, "clock", "1")
-        found = speeds_beside(taken, alone, Beside((((beside_ms,) * 5, 10),))).performance
+        found = paired_speeds(taken, alone, PairedSamples((((beside_ms,) * 5, 10),))).performance
         assert found.latency_ms == 2.0
         assert found.interval_ms == pytest.approx(sorted((2.0, 2.0 * reach)))
 
     def test_no_turn_left(self):
         taken = Measurement((9.0, 9.0, 1.0), "clock", "1", dropped=((0, 2),))
-        beside = Beside((((4.0, 4.0), 2),))
-        found = speeds_beside(taken, Measurement((4.0,), "clock", "1"), beside)
+        beside = PairedSamples((((4.0, 4.0), 2),))
+        found = paired_speeds(taken, Measurement((4.0,), "clock", "1"), beside)
         assert found.performance.speedup_factor == 4.0

@@ -114,14 +114,14 @@ class Range:
     def collect(self):
         return self.candidate.collect(timeout_s=30)
 
-    def shoot(self, *call, **how):
+    def exchange(self, *call, **how):
         """Return what one call saw, and what it returned."""
         self.fire(*call, **how)
         return self.turn.values, self.collect()
 
     def works(self, slot=0):
         """Whether a call gives the sum of its inputs."""
-        (x, y), (got,) = self.shoot(slot)
+        (x, y), (got,) = self.exchange(slot)
         return same(got, x + y)
 
     def fire_put(self, values, **how):
@@ -146,7 +146,7 @@ class TestRoundTrip:
     def test_each_call_is_made_on_what_was_written_for_it(self, range_of, code, dps, stopped):
         place = range_of(code, dps=dps)
         for slot in (0, 1, 1, 0, 1):
-            (x, y), (got,) = place.shoot(slot, stopped=stopped)
+            (x, y), (got,) = place.exchange(slot, stopped=stopped)
             assert same(got, x + y)
             assert not dps or same(place.turn.at_answer[0], x + y)
 
@@ -163,13 +163,13 @@ class TestRoundTrip:
             reference=f"{reference}x\n",
         )
         for slot in (0, 1):
-            seen, got = place.shoot(slot)
+            seen, got = place.exchange(slot)
             assert all(map(same, got, seen))
             assert len(got) == len(seen)
 
     def test_what_is_written_last_counts(self, range_of):
         place, later = range_of(ADD), any_bits()
-        _, (got,) = place.shoot(hooks={"last": lambda: place.turn.views[0].copy_(later)})
+        _, (got,) = place.exchange(hooks={"last": lambda: place.turn.views[0].copy_(later)})
         assert same(got, later + place.turn.values[1])
 
     def test_memory_that_is_attached_takes_the_place_of_what_was(self, range_of, descriptors):
@@ -231,7 +231,7 @@ class TestOutputs:
         place = range_of(run("return {'c': x + y, 'a': x - y, 'b': x * y}"), outputs=outputs)
         pieces, look = [], place.candidate.peeker([0, 40], 4)
         hooks = {"answered": lambda: pieces.extend(map(look, place.turn.addresses[:3]))}
-        (x, y), got = place.shoot(values=[ONES, torch.randn(N)], hooks=hooks)
+        (x, y), got = place.exchange(values=[ONES, torch.randn(N)], hooks=hooks)
         assert all(map(same, got, (x - y, x * y, x + y)))
         assert [address for address, _ in place.candidate.places()] == place.turn.addresses[:3]
         if why_not() is None:
@@ -239,7 +239,7 @@ class TestOutputs:
 
     def test_any_bits_in_a_mask_are_true_or_false(self, range_of):
         code = run("return torch.arange(8, dtype=torch.uint8).view(torch.bool)")
-        _, (got,) = range_of(code).shoot()
+        _, (got,) = range_of(code).exchange()
         assert got.view(torch.uint8).tolist() == [0] + [1] * 7
 
     @pytest.mark.parametrize(
@@ -256,8 +256,8 @@ class TestOutputs:
         code = "def run(x, y, z):\n    x[0] == 1 and z.fill_(1)\n"
         place = range_of(code, dps=True, outputs={"z": {"shape": ["n"], "dtype": dtype}})
         (expected,) = allocate_outputs(place.definition, {"n": N})
-        assert not same(place.shoot(values=[ONES, ONES])[1][0], expected)
-        assert same(place.shoot(values=[ZEROS, ONES])[1][0], expected)
+        assert not same(place.exchange(values=[ONES, ONES])[1][0], expected)
+        assert same(place.exchange(values=[ZEROS, ONES])[1][0], expected)
         for _ in range(2):
             place.fire_put(place.inputs)
             assert same(place.collect()[0], expected)
@@ -281,7 +281,7 @@ class TestStandingStill:
     def test_what_was_not_computed_at_the_end_is_not_in_the_outputs(self, range_of):
         place = range_of(THREAD.format(what="later, args=args"), dps=True)
         for _ in range(2):
-            assert place.shoot()[1][0].isnan().all()
+            assert place.exchange()[1][0].isnan().all()
             stat = Path(f"/proc/{place.candidate.pid}/stat").read_text()
             assert stat.rpartition(")")[2].split()[0] in "Tt"
             assert place.candidate.alive
@@ -298,9 +298,9 @@ class TestStandingStill:
                 time.sleep(0.001)
             still.append(number.item() == before)
 
-        shot = place.fire(values=[ZEROS, ZEROS], stopped=stopped, hooks={"fill": look})
+        fired = place.fire(values=[ZEROS, ZEROS], stopped=stopped, hooks={"fill": look})
         assert still == [stopped]
-        assert (shot.woken_s > 0) == stopped
+        assert (fired.woken_s > 0) == stopped
 
 
 class TestClock:
@@ -318,10 +318,10 @@ WallClockTimer.time_call = forged
         hooks = ("fill", "before", "last", "answered", "after")
         sleep = {hook: lambda: time.sleep(0.02) for hook in hooks}
         began = time.perf_counter()
-        shot = place.fire(hooks=sleep)
+        fired = place.fire(hooks=sleep)
         elapsed = time.perf_counter() - began
-        assert (shot.timer, shot.timer_version, shot.sample_ms) == ("cpu", "3", 0)
-        assert 0.04 <= shot.wall_s <= shot.secured_s - 0.02 <= elapsed - 0.08
+        assert (fired.timer, fired.timer_version, fired.sample_ms) == ("cpu", "3", 0)
+        assert 0.04 <= fired.wall_s <= fired.secured_s - 0.02 <= elapsed - 0.08
         put = place.fire_put(place.inputs)
         assert put.sample_ms == 0.001 if forged else 20 <= put.sample_ms <= put.wall_s * 1e3
 
@@ -360,11 +360,11 @@ caches.CpuCaches.flush = lambda self: print("flush")
 
 LIAR = """
 import os, time
-import flashinfer_bench.bench.candidate.shots as shots
+import flashinfer_bench.bench.candidate.timed_calls as timed_calls
 import flashinfer_bench.bench.transport.messages as wire
 from flashinfer_bench.bench import memory
 from flashinfer_bench.bench.transport.frames import FrameKind, header_of
-true = shots.Shots.fire
+true = timed_calls.TimedCalls.fire
 def fire(self, timer, subject, inputs, request, page):
     global words, go
     go = request.go
@@ -380,7 +380,7 @@ def fire(self, timer, subject, inputs, request, page):
     sample, values, places = true(self, timer, subject, inputs, request, words)
     {after}
     return sample, values, places
-shots.Shots.fire = fire
+timed_calls.TimedCalls.fire = fire
 def run(x, y):
     if words[memory.GO] == go: {call}
     return x + y
@@ -461,8 +461,8 @@ class TestThePage:
         """The judge takes it at its word: what is there at once is all that there is."""
         place = lying(get="page[memory.DONE] = request.go", call="time.sleep(0.5)")
         began = time.perf_counter()
-        shot = place.fire()
-        assert shot.wall_s <= time.perf_counter() - began - 0.5
+        fired = place.fire()
+        assert fired.wall_s <= time.perf_counter() - began - 0.5
         assert place.turn.addresses[0] != place.candidate.places()[0][0]
 
     def test_overwritten_by_the_solution(self, lying):
@@ -489,7 +489,7 @@ class TestTheMemory:
         place = range_of(run("ctypes.memset(x.data_ptr(), 7, 12032 * 6); return x + y"))
         assert place.room.tensor.numel() - 12032 * 6 < 4096
         for _ in range(2):
-            _, (got,) = place.shoot()
+            _, (got,) = place.exchange()
             assert same(got, 2 * place.room.tensor[: N * 4].view(torch.float32))
             assert place.room.tensor[: 12032 * 6].eq(7).all()
 

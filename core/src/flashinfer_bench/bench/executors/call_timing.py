@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.candidate.processes import freezer_of
-from flashinfer_bench.bench.executors.base import Attachment, Release, Shot
+from flashinfer_bench.bench.executors.base import Attachment, FiredCall, Release
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, Pieces, why_not
 from flashinfer_bench.bench.executors.log import printable
@@ -64,7 +64,7 @@ class _Returned:
         ]
 
 
-class Shooting(Conversation):
+class CallTiming(Conversation):
     """The part of a process's handle that fires and collects calls."""
 
     def __init__(self, *process: Any, **options: Any) -> None:
@@ -100,7 +100,7 @@ class Shooting(Conversation):
         release: Optional[Release] = None,
         cold: bool = False,
         empty: Optional[bool] = None,
-    ) -> Shot:
+    ) -> FiredCall:
         """Make and time one call; see `Candidate.fire`."""
         attached = release is not None
         # Where the process does not stand still, inputs are written when the clock runs.
@@ -130,7 +130,7 @@ class Shooting(Conversation):
         self._returned = _Returned(number, reply.values, reply.places, shown)
         notes = tuple(map(printable, reply.notes))
         wall_s, secured_s, enqueued_s, woken_s = took or (whole, whole, 0.0, 0.0)
-        return Shot(
+        return FiredCall(
             sample_ms=reply.sample_ms,
             wall_s=wall_s,
             secured_s=secured_s,
@@ -144,7 +144,7 @@ class Shooting(Conversation):
     def _released(
         self, go: int, release: Release, deadline: Deadline
     ) -> Optional[tuple[float, float, float, float]]:
-        """Release a call, and return the seconds of a `Shot`.
+        """Release a call, and return the seconds of a `FiredCall`.
 
         None if the process has something else to say.
         """

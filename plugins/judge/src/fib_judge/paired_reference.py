@@ -126,7 +126,7 @@ _SLOWER = 1.25  # than alone, is more than what one machine does to another's la
 
 
 @dataclass(frozen=True)
-class Beside:
+class PairedSamples:
     """Latencies of the reference in between those of a solution.
 
     Attributes
@@ -144,7 +144,7 @@ class Beside:
         return tuple(sample for samples, _ in self.blocks for sample in samples)
 
 
-class Turns:
+class PairedReference:
     """Lets the reference take its turns.
 
     Parameters
@@ -199,7 +199,7 @@ class Turns:
             spent_s = time.monotonic() - began
             if len(calls) and spent_s + spent_s / number > budget_s:
                 break
-            call = self._course.shoot() if self._course else self._reference.shoot(0)
+            call = self._course.fire() if self._course else self._reference.fire(0)
             if number >= _SETTLING:
                 calls.append(call)
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
@@ -215,20 +215,20 @@ class Turns:
             self._course.close()
 
     @property
-    def beside(self) -> Optional[Beside]:
+    def beside(self) -> Optional[PairedSamples]:
         """What has been taken; None if that is nothing, or the reference failed."""
         if not self._blocks or self._failed:
             return None
-        return Beside(tuple(self._blocks))
+        return PairedSamples(tuple(self._blocks))
 
 
 @contextmanager
-def reference_beside(attempt: VerifiedAttempt) -> Iterator[Optional[Turns]]:
+def reference_in_turns(attempt: VerifiedAttempt) -> Iterator[Optional[PairedReference]]:
     """Keep the reference ready for its turns during the body of a ``with`` statement.
 
     Yields
     ------
-    Turns or None
+    PairedReference or None
         None if it is not to be called, or would take too much time or memory, or fails.
     """
     session, baseline = attempt.session, attempt.baseline
@@ -259,7 +259,7 @@ def _is_worth_it(attempt: VerifiedAttempt) -> bool:
     return baseline.latency_ms <= _TURN_S * 1e3 and baseline.nbytes < _LARGEST_BYTES
 
 
-def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[Turns]:
+def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[PairedReference]:
     session, baseline = attempt.session, attempt.baseline
     deadline = Deadline(session.config.timeout_seconds)
     reference = Attempt(session, baseline.reference, baseline, worker, deadline)
@@ -267,14 +267,14 @@ def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[Turns]:
         worker.load(baseline.definition, baseline.reference, timeout_s=reference.left("load"))
         for trial in baseline.trials if attempt.baseline.values is None else ():
             reference.put(trial)
-        return Turns(attempt, reference)
+        return PairedReference(attempt, reference)
     except CandidateError as error:
         logger.info("the reference is not called beside solutions: %s", error.message)
         return None
 
 
-def speeds_beside(
-    taken: Measurement, alone: Optional[Measurement], beside: Optional[Beside]
+def paired_speeds(
+    taken: Measurement, alone: Optional[Measurement], beside: Optional[PairedSamples]
 ) -> Speeds:
     """Return what the samples of a solution say, and those of the reference beside it.
 
@@ -284,7 +284,7 @@ def speeds_beside(
     ----------
     taken, alone : Measurement
         Of the solution, and of the reference on its own if that was timed.
-    beside : Beside, optional
+    beside : PairedSamples, optional
         Of the reference in between the solution's calls.
     """
     if alone is None or beside is None:
@@ -299,7 +299,7 @@ def speeds_beside(
     return replace(speeds_of(taken, alone, drift=drift), notes=(note,))
 
 
-def _paired(taken: Measurement, beside: Beside) -> Interval:
+def _paired(taken: Measurement, beside: PairedSamples) -> Interval:
     """Return the speed-up, from the turns and the calls around them."""
     out = {number for first, end in taken.dropped for number in range(first, end)}
     blocks = []
