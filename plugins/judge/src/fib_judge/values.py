@@ -35,10 +35,12 @@ against each other by a secret number of elements, secret signs sigma, and a sec
 ``scaled``: recorded floats; each element times a secret factor near 1, its sign changed by chance
 if the tensor has both signs. ``drawn``: anything else that is random, drawn anew.
 ``kept``: scalars, and recorded integers and booleans, whose values have a meaning; also 4-bit
-floats, two of which lie in a byte.
+floats, two of which lie in a byte. Probabilities that are drawn are then raised to a secret power,
+as those of language models are: where all weigh about the same, any part of them passes for all.
 """
 
 _LEAST_SCALE = 0.6
+_EXPONENTS = 1.0, 6.0
 _SPREAD = 0.2  # of the logarithm of a factor
 _DIRECT = ("torch.float64", "torch.float32", "torch.float16", "torch.bfloat16")
 
@@ -126,7 +128,9 @@ class Values:
 
     def _one(self, name: str, rule: Rule, anew: dict[str, Any], rng: KeyedRandom) -> Any:
         if rule == "drawn":
-            return anew[name].to(self.device)
+            made = anew[name].to(self.device)
+            peaked = is_softmaxed(self.definition.op_type, name) and made.is_floating_point()
+            return _peaked(made, rng.uniform(*_EXPONENTS)) if peaked else made
         if rule == "kept":
             return self._placed[name]
         scale = rng.uniform(_LEAST_SCALE, 1.0)
@@ -183,6 +187,13 @@ class Values:
             both = bool((wide > 0).any()) and bool((wide < 0).any())
             kinds = [factors * signs if both else factors]
         return tuple(torch.cat([kind, kind]).to(dtype) for kind in kinds)
+
+
+def _peaked(probabilities: torch.Tensor, exponent: float) -> torch.Tensor:
+    """Return distributions whose logits are so many times as far apart."""
+    wide = probabilities.float()
+    made = (wide / wide.amax(-1, keepdim=True)).pow_(exponent)
+    return (made / made.sum(-1, keepdim=True)).to(probabilities.dtype)
 
 
 def _scaled(like: torch.Tensor, factors: torch.Tensor, scale: float) -> torch.Tensor:
