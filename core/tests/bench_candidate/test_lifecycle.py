@@ -43,6 +43,20 @@ def put_and_load(candidate, definition, solution):
     candidate.put_inputs(0, [torch.ones(8), torch.ones(8)], {"n": 8}, timeout_s=30)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_was_begun_is_used_and_ended(plugin_in_reach, waits):
+    before = set(own_children())
+    executor = ForkExecutor("cpu")
+    executor.begin()
+    executor.begin()
+    (begun,) = set(own_children()) - before
+    if waits:
+        executor.spawn().close()
+        assert set(own_children()) - before == {begun}
+    executor.close()
+    assert set(own_children()) == before
+
+
 def test_a_solution_keeps_off_the_judges_core(executor, definition_of, solution_of):
     allowed = os.sched_getaffinity(0)
     if len(allowed) < 2:

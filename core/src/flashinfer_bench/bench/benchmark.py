@@ -213,6 +213,9 @@ class Benchmark:
             solutions = [item for group in trace_set.solutions.values() for item in group]
             done = finished(traces, solutions, {one.environment.hardware for one in runners})
         plan = make_plan(trace_set, config, catalog, done, device=device)
+        if plan.items:
+            for executor in executors:
+                executor.begin()
         run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = BuildAhead(
             plan.builds,

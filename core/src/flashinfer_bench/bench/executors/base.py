@@ -455,6 +455,9 @@ class Executor(ABC):
     def __init__(self, device: str) -> None:
         self.device = device
 
+    def begin(self) -> None:  # noqa: B027 - most have nothing to begin with
+        """Begin with what `start` does, and do not wait for it; nothing by default."""
+
     @abstractmethod
     def start(self) -> None:
         """Pay once what all candidates share, such as importing torch; idempotent.

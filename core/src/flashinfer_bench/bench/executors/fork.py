@@ -40,6 +40,10 @@ class ForkExecutor(Executor):
         self._runs = _Family(start_timeout_s)
         self._compiles = _Family(start_timeout_s, compile_for=device)
 
+    def begin(self) -> None:
+        """Have the fork server import what it needs; see `Executor.begin`."""
+        self._runs.begin()
+
     def start(self) -> None:
         """Start the fork server; see `Executor.start`."""
         self._runs.running_server()
@@ -113,14 +117,20 @@ class _Family:
                 server = None
             return server or self._start()
 
+    def begin(self) -> None:
+        """Start the server, but do not wait for it."""
+        with self._turn, self._lock:
+            if not self._closed and self.server is None and self._starting is None:
+                self._starting = ForkServer(compile_for=self._compile_for)
+
     def require_open(self) -> None:
         """Raise `RunnerFatalError` if the executor has been closed."""
         if self._closed:
             raise RunnerFatalError("the executor has been closed")
 
     def _start(self) -> ForkServer:
-        server = ForkServer(compile_for=self._compile_for)
         with self._lock:
+            server = self._starting or ForkServer(compile_for=self._compile_for)
             self._starting = server
             if self._closed:  # `close` has not seen it
                 server.kill()
@@ -156,7 +166,8 @@ class _Family:
         with self._turn:
             pass  # until the thread that was starting it has removed what it left
         # Closing the server kills them all at once; each of them would take its time otherwise.
-        if server is not None:
-            server.close()
+        for one in (server, self._starting):
+            if one is not None:
+                one.close()
         for candidate in list(self.candidates):
             candidate.close()
