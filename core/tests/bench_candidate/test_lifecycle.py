@@ -18,6 +18,7 @@ from flashinfer_bench.bench.candidate.processes import own_children
 from flashinfer_bench.bench.executors import server as server_module
 from flashinfer_bench.bench.executors.base import CandidateCrashed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
+from flashinfer_bench.bench.executors.threads import staying_on
 from flashinfer_bench.errors import RunnerFatalError
 
 ADD = "def run(x, y):\n    return x + y\n"
@@ -75,6 +76,13 @@ def test_a_solution_keeps_off_the_judges_core(executor, definition_of, solution_
     assert found[:2].tolist() == [sorted(allowed)[1], len(allowed) - 1]
     assert candidate.cores() == allowed - {min(allowed)}
     candidate.close()
+
+
+def test_the_judge_stays_on_its_core_and_works_alone_while_it_times():
+    before = os.sched_getaffinity(0), torch.get_num_threads()
+    with staying_on(min(before[0])):
+        assert (os.sched_getaffinity(0), torch.get_num_threads()) == ({min(before[0])}, 1)
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
 
 
 def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, eventually):

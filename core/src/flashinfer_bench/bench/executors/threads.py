@@ -117,12 +117,20 @@ def keep_on(cores: Set[int], pid: int, proc: Path = _PROC) -> bool:
 
 @contextmanager
 def staying_on(core: int) -> Iterator[None]:
-    """Keep the calling thread on a core during the body of a ``with`` statement."""
-    before = os.sched_getaffinity(0)
+    """Keep the calling thread on a core during the body of a ``with`` statement.
+
+    It computes alone then: threads that torch started meanwhile would stay there for good, and
+    those that it has spin on other cores for a while after each operation.
+    """
+    import torch
+
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
     os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         os.sched_setaffinity(0, before)
 
 
