@@ -269,6 +269,9 @@ class Turn(Release):
             for into, value in self._late:
                 into.copy_(value.flip(0))
             self._poison()
+            if self._on_cpu:
+                # Now that it stands still: it could make this take long, with the inputs at hand.
+                self._secure(self._ring.addresses)
         if not self._on_cpu:
             if self._ring.attempt.baseline.config.cache == "cold":
                 self._ring.flush()
@@ -279,11 +282,11 @@ class Turn(Release):
             poison(output)
 
     def before(self) -> None:
-        """See how long there has been no core; have what follows in this core's caches."""
+        """See how long there has been no core; have what is secured in this core's caches."""
         if self._on_cpu:
             if not self.stopped:
                 self._poison()  # only now: calls are rehearsed until then
-            self._secure(self._ring.addresses)
+                self._secure(self._ring.addresses)
             self._waited_before = self._ring.waited_ms()
 
     def last(self) -> None:
@@ -320,6 +323,8 @@ class Turn(Release):
 
     def _some(self, flat: torch.Tensor, count: int) -> slice:
         step = max(1, len(flat) // count)
+        # Odd, and another one each time, or all may lie in one column of a matrix.
+        step = (step - self._rng.randrange(step // 8 + 1)) | 1
         return slice(self._rng.randrange(step), None, step)
 
     def _piece(self, number: int, spec: OutputSpec) -> _Piece:

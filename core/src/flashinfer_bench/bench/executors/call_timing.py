@@ -159,8 +159,8 @@ class CallTiming(Conversation):
                 release.fill()
                 self._require_still(frozen)
             finally:
+                thawed = time.perf_counter()  # before: with many processes it takes long
                 frozen.thaw()
-            thawed = time.perf_counter()
             spinning = self._await_spinning(words, deadline)
             if spinning is None:
                 return None
