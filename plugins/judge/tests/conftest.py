@@ -58,7 +58,7 @@ def catalog(core_catalog):
 def prepare(problems, session, settings, monkeypatch):
     """``prepare(reference, **changes)``: the baseline of a workload, by default of 4 rows."""
     # Its processes are scripted, as are their clocks: they wait for no core.
-    monkeypatch.setattr(Ring, "waited_ms", lambda ring: 0.0)
+    monkeypatch.setattr(Ring, "waits_ms", lambda ring: (0.0, 0.0))
 
     def make(
         reference=None, *, n=4, workload=None, config=None, running=None, judged_by=None, **changes

@@ -111,13 +111,18 @@ class TestSpeeds:
         assert times.counted_ms == [1.0, 2.0, 3.0]
         assert times.interval_ms[1] <= 3.0
 
-    @pytest.mark.parametrize(("beside_ms", "reach"), [(5.0, 0.8), (3.2, 1.25), (9.0, 4 / 9)])
+    @pytest.mark.parametrize(
+        ("beside_ms", "apart", "reach"),
+        [(5.0, False, 0.8), (3.2, False, 1.25), (9.0, True, 4 / 9), (9.0, False, 1.0)],
+    )
     def test_what_happened_to_the_reference_may_have_happened_to_the_solution(
-        self, beside_ms, reach
+        self, beside_ms, apart, reach
     ):
+        """Not if the solution could have slowed it down."""
         taken = Measurement((2.0,) * 20, "clock", "1")
         alone = Measurement((4.0,) * 20, "clock", "1")
-        found = paired_speeds(taken, alone, PairedSamples((((beside_ms,) * 5, 10),))).performance
+        turns = PairedSamples((((beside_ms,) * 5, 10),), apart)
+        found = paired_speeds(taken, alone, turns).performance
         assert found.latency_ms == 2.0
         assert found.interval_ms == pytest.approx(sorted((2.0, 2.0 * reach)))
 

@@ -215,7 +215,8 @@ class Benchmark:
         plan = make_plan(trace_set, config, catalog, done, device=device)
         if plan.items:
             for executor in executors:
-                executor.begin()
+                with suppress(errors.RunnerFatalError, OSError):  # `start` meets it again
+                    executor.begin()
         run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = BuildAhead(
             plan.builds,

@@ -86,7 +86,7 @@ class TimedCall:
     notes : tuple of str
         Remarks of the timer.
     waited_ms : float
-        Milliseconds that process and judge could have run while others had their cores.
+        Milliseconds that the process, or the judge, could have run while others had its core.
     """
 
     sample_ms: float

@@ -236,8 +236,8 @@ def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
         return [plan]
     usual = 1
     if attempt.session.device == "cpu" and called_s < _READY_S:
-        usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.max_samples // _LEAST_CALLS)
-    count = min(config.processes or usual, plan.max_samples, len(baseline.checks))
+        usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.total // _LEAST_CALLS)
+    count = min(config.processes or usual, plan.total, len(baseline.checks))
     return plan.split(count) if count > 1 else [plan]
 
 

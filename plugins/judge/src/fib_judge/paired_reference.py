@@ -28,6 +28,7 @@ from flashinfer_bench.bench.calls import (
 )
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
+from flashinfer_bench.bench.executors.frozen import why_not
 from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.stats.distributions import t_quantile
 from flashinfer_bench.stats.intervals import Interval, ratio_interval
@@ -134,9 +135,12 @@ class PairedSamples:
     blocks : tuple of (tuple of float, int)
         For each turn of the reference its samples in milliseconds, and how many timed calls of the
         solution there had been before.
+    apart : bool
+        Whether nothing of the solution could run meanwhile.
     """
 
     blocks: tuple[tuple[tuple[float, ...], int], ...]
+    apart: bool = False
 
     @property
     def samples_ms(self) -> tuple[float, ...]:
@@ -158,6 +162,7 @@ class PairedReference:
     def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
         rng = KeyedRandom(attempt.session.secret_seed("beside"))
         self._reference = reference
+        self._apart = attempt.session.device == "cpu" and why_not() is None
         values, self._overhead = attempt.baseline.values, attempt.baseline.overhead
         self._course: Optional[Course] = None
         if values is not None:
@@ -219,7 +224,7 @@ class PairedReference:
         """What has been taken; None if that is nothing, or the reference failed."""
         if not self._blocks or self._failed:
             return None
-        return PairedSamples(tuple(self._blocks))
+        return PairedSamples(tuple(self._blocks), self._apart)
 
 
 @contextmanager
@@ -296,6 +301,8 @@ def paired_speeds(
         return Speeds(found, "beside")
     times = f"{median(beside.samples_ms):.4g} ms beside this solution", alone.latency_ms
     note = "the reference took {} and {:.4g} ms alone: the latter counts".format(*times)
+    # Who slows the reference down would have an interval that reaches far below its latency.
+    drift = drift if beside.apart else 1.0
     return replace(speeds_of(taken, alone, drift=drift), notes=(note,))
 
 

@@ -67,7 +67,22 @@ class Ring:
         self._memory = self._allocated(count)
         self._page = memory.page()
         self._sets: list[list[torch.Tensor]] = []
-        places = []
+        self._schedules: Sequence[int] = ()
+        self._flushed: Optional[torch.Tensor] = None
+        self.addresses: list[int] = []  # of what was returned last
+        self._next = 0
+        loaded = attempt.worker.loaded
+        self.writes_there = loaded is not None and loaded.destination_passing_style
+        try:
+            self._hand_over(tensors, shapes, sizes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hand_over(
+        self, tensors: list[torch.Tensor], shapes: list[tuple[Any, str]], sizes: list[int]
+    ) -> None:
+        attempt, places = self.attempt, []
         for slot in range(len(self)):
             start = slot * self.nbytes
             starts = [start + sum(sizes[:number]) for number in range(len(sizes))]
@@ -76,21 +91,13 @@ class Ring:
                 [memory.tensor_at(room, at, *one) for at, one in zip(starts, shapes, strict=True)]
             )
             places.append(starts)
-        loaded = attempt.worker.loaded
-        self.writes_there = loaded is not None and loaded.destination_passing_style
-        self._flushed: Optional[torch.Tensor] = None
-        self.addresses: list[int] = []  # of what was returned last
         self._schedules = _opened(attempt.candidate.pid), _opened("thread-self")
-        self._next = 0
         for slot in range(len(self)):
             for into, value in zip(self.parts(slot)[0], tensors, strict=True):
                 _flat(into).copy_(_flat(value.contiguous()))  # what a call may be rehearsed on
-        attachment = Attachment(self._page, self._memory, self._given, places, baseline.axes)
-        try:
-            attempt.candidate.attach(attachment, timeout_s=attempt.left("inputs"))
-        except BaseException:
-            self.close()
-            raise
+        axes = attempt.baseline.axes
+        attachment = Attachment(self._page, self._memory, self._given, places, axes)
+        attempt.candidate.attach(attachment, timeout_s=attempt.left("inputs"))
 
     def _allocated(self, count: int) -> Any:
         while True:
@@ -157,9 +164,9 @@ class Ring:
             made[first : first + value.nbytes].view(value.dtype).copy_(value)
         return room, made
 
-    def waited_ms(self) -> float:
+    def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
-        return sum(map(_waited_ms, self._schedules))
+        return [_waited_ms(schedule) for schedule in self._schedules]
 
     def wait(self) -> None:
         """Wait until the device has done what was asked of it here."""
@@ -214,8 +221,8 @@ class Turn(Release):
     into : bool
         Whether outputs are to be written into the slot.
     waited_ms : float
-        How long the main thread of the process, and this one, could have run during the call while
-        others had their cores; on the CPU.
+        How long the main thread of the process, or this one, could have run during the call while
+        others had its core; on the CPU.
     """
 
     def __init__(
@@ -242,7 +249,8 @@ class Turn(Release):
         self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._words: list[int] = []
         self.outputs: list[torch.Tensor] = []
-        self._waited_before = self.waited_ms = 0.0
+        self._waits: Sequence[float] = ()
+        self.waited_ms = 0.0
         if self.stopped or not self._on_cpu:
             for place, value in self._pairs:
                 part = self._some(place, _LATE)
@@ -287,7 +295,7 @@ class Turn(Release):
             if not self.stopped:
                 self._poison()  # only now: calls are rehearsed until then
                 self._secure(self._ring.addresses)
-            self._waited_before = self._ring.waited_ms()
+            self._waits = self._ring.waits_ms()
 
     def last(self) -> None:
         """Write what is left."""
@@ -316,7 +324,8 @@ class Turn(Release):
         """See how long there has been no core, and whether inputs are as they were."""
         if not self._on_cpu:
             return
-        self.waited_ms = self._ring.waited_ms() - self._waited_before
+        pairs = zip(self._ring.waits_ms(), self._waits, strict=True)
+        self.waited_ms = max(now - before for now, before in pairs)
         for into, value in self._pairs if self._secured else ():
             part = self._some(into, _LATE)
             self._given.append((into[part].clone(), value[part]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import Violation, find_violation
@@ -467,13 +468,20 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
             notes=tuple(dict.fromkeys(note for one in taken for note in one.notes)),
             dropped=tuple(dropped),
             processes=tuple(len(one.samples_ms) for one in taken),
-            least_ms=min((one.least_ms for one in taken if one.least_ms is not None), default=None),
+            least_ms=_least_ms(taken),
         ),
         facts=facts,
         violation=next((run.violation for run in runs if run.violation is not None), None),
         watched={key: value for run in runs for key, value in run.watched.items()},
         looks=tuple(look for run in runs for look in run.looks),
     )
+
+
+def _least_ms(taken: Sequence[calls.Measurement]) -> Optional[float]:
+    """Return what the latency may be; None if most processes were not held up."""
+    least = [one.latency_ms if one.least_ms is None else one.least_ms for one in taken]
+    held_up = any(one.least_ms is not None for one in taken)
+    return median(least) if held_up else None
 
 
 def rows_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -147,7 +147,7 @@ class Values:
             made = normal[first] * (scale * math.cos(angle))
             made.add_(normal[second], alpha=scale * math.sin(angle)).mul_(signs[third])
         else:
-            made = _scaled(like, base[0][first], scale)
+            made = _scaled(like, base[0][first], scale, most=1.0 if name in self._shares else None)
         return made.to(like.dtype).view(like.shape)
 
     @cached_property
@@ -157,6 +157,13 @@ class Values:
             name: value.to(self.device) if hasattr(value, "element_size") else value
             for name, value in pairs
         }
+
+    @cached_property
+    def _shares(self) -> frozenset[str]:
+        """Recorded inputs from 0 to below 1, such as thresholds of probabilities: they stay so."""
+        scaled = {name: self._placed[name] for name, rule in self.rules.items() if rule == "scaled"}
+        wide = {name: value.float() for name, value in scaled.items()}
+        return frozenset(n for n, one in wide.items() if one.min() >= 0 and one.max() < 1)
 
     @cached_property
     def _bases(self) -> dict[str, tuple[torch.Tensor, ...]]:
@@ -196,13 +203,14 @@ def _peaked(probabilities: torch.Tensor, exponent: float) -> torch.Tensor:
     return (made / made.sum(-1, keepdim=True)).to(probabilities.dtype)
 
 
-def _scaled(like: torch.Tensor, factors: torch.Tensor, scale: float) -> torch.Tensor:
+def _scaled(
+    like: torch.Tensor, factors: torch.Tensor, scale: float, *, most: Optional[float]
+) -> torch.Tensor:
     """Return each element times its factor; what is finite stays so, as what a mask is made of."""
     import torch
 
     flat = like.reshape(-1).to(factors.dtype)
     made = (flat * factors).mul_(scale)
     limits = torch.finfo(like.dtype)
-    share = bool(((flat >= 0) & (flat <= 1)).all())  # such as a probability, and stays one
-    most = 1.0 if share else limits.max
-    return torch.where(flat.isfinite(), made.clamp(limits.min, most), made)
+    high = limits.max if most is None else most
+    return torch.where(flat.isfinite(), made.clamp(limits.min, high), made)

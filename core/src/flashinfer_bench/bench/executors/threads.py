@@ -125,9 +125,9 @@ def staying_on(core: int) -> Iterator[None]:
     import torch
 
     before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, {core})
-    torch.set_num_threads(1)
     try:
+        os.sched_setaffinity(0, {core})
+        torch.set_num_threads(1)
         yield
     finally:
         torch.set_num_threads(threads)

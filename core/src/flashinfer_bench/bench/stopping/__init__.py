@@ -374,13 +374,18 @@ class TimingPlan:
             return "max_samples"
         return "max_seconds" if self.out_of_time(seconds) else None
 
+    @property
+    def total(self) -> int:
+        """Timed calls of a plan of rounds, as long as there is time."""
+        assert isinstance(self.rule, Fixed)
+        return max(self.min_samples, min(self.rule.count, self.max_samples))
+
     def split(self, count: int) -> list[TimingPlan]:
         """Return plans of one round each that have the calls of this plan of rounds between them.
 
         Each has a warm-up of a few calls, if there is one.
         """
-        assert isinstance(self.rule, Fixed)
-        total = max(self.min_samples, min(self.rule.count, self.max_samples))
+        total = self.total
         rounds = math.ceil(total / self.batch)
         warmup = max(min(_WARMUP, self.warmup), self.warmup * rounds // count)
         shares = [total // count + (number < total % count) for number in range(count)]
