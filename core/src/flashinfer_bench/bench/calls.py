@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.executors.base import CandidateMisbehaved, CandidateTimeout
 from flashinfer_bench.bench.stopping import Step, TimingPlan
-from flashinfer_bench.data.trace import rounded
+from flashinfer_bench.data.trace import dropped_numbers, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -327,10 +327,14 @@ class Measurement:
     least_ms: Optional[float] = None
 
     @property
+    def dropped_numbers(self) -> set[int]:
+        """Numbers of the samples that do not count."""
+        return dropped_numbers(self.dropped, len(self.samples_ms))
+
+    @property
     def by_process_ms(self) -> tuple[tuple[float, ...], ...]:
         """The samples that count, by process; only of those that have any."""
-        out = {number for first, end in self.dropped for number in range(first, end)}
-        found, start = [], 0
+        out, found, start = self.dropped_numbers, [], 0
         for count in self.processes or (len(self.samples_ms),):
             places = range(start, start + count)
             found.append(tuple(self.samples_ms[n] for n in places if n not in out))

@@ -82,8 +82,8 @@ class CallMonitor:
         taken = run.measurement
         self._watch.mark(len(taken.samples_ms))
         report = self._watch.after()
-        counted = {number for first, end in taken.dropped for number in range(first, end)}
-        dropped = rows_of(sorted(counted.union(keep(taken.samples_ms, report)[1])))
+        slowed = keep(taken.samples_ms, report)[1]
+        dropped = rows_of(sorted(taken.dropped_numbers.union(slowed)))
         watched: dict[str, Any] = dict(report.facts)
         if report.waited_s:
             watched["waited_s"] = report.waited_s

@@ -308,8 +308,7 @@ def paired_speeds(
 
 def _paired(taken: Measurement, beside: PairedSamples) -> Interval:
     """Return the speed-up, from the turns and the calls around them."""
-    out = {number for first, end in taken.dropped for number in range(first, end)}
-    blocks = []
+    out, blocks = taken.dropped_numbers, []
     start = 0
     for samples, end in beside.blocks:
         own = [taken.samples_ms[n] for n in range(start, end) if n not in out]

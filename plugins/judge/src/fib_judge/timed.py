@@ -478,7 +478,7 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
 
 
 def _least_ms(taken: Sequence[calls.Measurement]) -> Optional[float]:
-    """Return what the latency may be; None if most processes were not held up."""
+    """Return what the latency may be; None if no process was held up most of the time."""
     least = [one.latency_ms if one.least_ms is None else one.least_ms for one in taken]
     held_up = any(one.least_ms is not None for one in taken)
     return median(least) if held_up else None

@@ -166,8 +166,8 @@ class FiredCall:
         Seconds that the call took to return to the host, as the candidate tells, where a device
         works by itself; elsewhere 0.
     woken_s : float
-        Seconds from when the process went on, after it had stood still for `Release.fill`, until it
-        waited for its release again.
+        Seconds from just before the process was let go on, after it had stood still for
+        `Release.fill`, until it waited for its release again.
     timer, timer_version : str
         The timing backend that took the latency.
     notes : tuple of str

@@ -188,9 +188,8 @@ class ContestRun:
         try:
             task = Task(definition, workload, reference, self._evaluator, self._config, root)
             baseline = prepare_baseline(self._session, task)
-            if (
-                baseline.values is not None
-            ):  # few calls are compared: no shorter pause may tell which
+            # Few of the calls are compared: no shorter pause may tell which.
+            if baseline.values is not None:
                 baseline.values.kept.clear()
             return baseline
         except ReferenceFailed as error:
