@@ -92,13 +92,24 @@ class TestOverhead:
         exchange = [0.006 * factor + number for number in range(20)]
         one = replace(call(), woken_ms=0.03 * factor)
         empty = {
-            into: [replace(one, secured_ms=each - 0.002 * factor * into) for each in exchange]
+            into: [
+                replace(one, secured_ms=took, sample_ms=took)
+                for took in (each - 0.002 * factor * into for each in exchange)
+            ]
             for into in (False, True)
         }
         slow = jittered(20, sample=9.0, beyond=7.0, enqueued=5.0)
         figures = (*least[:2], 0.1, 0.0, 0.05, least[2])
         overhead = Overhead.of(empty, [*jittered(21), *slow])
         assert vars(overhead) == pytest.approx(vars(Overhead(*figures)))
+
+    def test_a_reference_that_runs_while_it_is_enqueued(self):
+        """Such calls end when they return to the host; those of others need the exchange, too."""
+        overlapping = [replace(one, sample_ms=1.9, enqueued_ms=1.8) for one in jittered(21)]
+        calls = [replace(one, secured_ms=2.3, wall_ms=2.3) for one in overlapping]
+        empty = [replace(one, secured_ms=0.4 + one.sample_ms) for one in jittered(20)]
+        overhead = Overhead.of({False: empty, True: empty}, calls)
+        assert overhead.beyond_ms == pytest.approx(0.35, abs=0.1)
 
     @pytest.mark.parametrize(
         ("secured_ms", "woken_ms", "into", "sample_ms"),

@@ -47,7 +47,7 @@ def made(bench, definition_of, solution_of, problems, session, settings):
             )
             attempt = Attempt(session(timer="cpu"), solution, baseline, worker, Deadline(60))
             drawn = SimpleNamespace(
-                written=set(), draw=lambda values: values
+                packed=lambda number: None, written=set(), draw=lambda values: values
             )  # each is its own number
             courses.append(Course(attempt, drawn, random.Random(5)))
             return courses[-1]

@@ -409,6 +409,16 @@ def ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any)
         raise EvaluatorFailed(message) from error
 
 
+def _has_room(device: str) -> bool:
+    """Return whether at least half of a GPU's memory is free: each process holds a context."""
+    if device == "cpu":
+        return True
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    return free > total / 2
+
+
 @contextmanager
 def in_worker(report: Report) -> Iterator[Attempt]:
     """Lend a process in which the solution is loaded, for the body of a ``with`` statement.
@@ -417,7 +427,7 @@ def in_worker(report: Report) -> Iterator[Attempt]:
     """
     session, baseline = report.session, report.baseline
     with session.pool.worker(solution_key(report.solution)) as worker:
-        worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES
+        worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES and _has_room(session.device)
         deadline = Deadline(session.config.timeout_seconds)
         attempt = Attempt(session, report.solution, baseline, worker, deadline)
         try:

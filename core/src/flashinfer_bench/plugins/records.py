@@ -172,6 +172,9 @@ class BuilderSpec(Record, kind="builder"):
     compiles : bool
         Whether a build leaves on disk what other processes load. Such solutions are compiled ahead
         of their evaluation, several at a time, by `Builder.compile`.
+    preloads : tuple of str
+        Modules that its solutions import: processes that solutions are forked from have them
+        already. Importing one must start no thread and open no device.
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`, made without
         arguments.
@@ -197,6 +200,7 @@ class BuilderSpec(Record, kind="builder"):
     handles: Annotated[tuple[tuple[_Name, Optional[_Binding]], ...], _SOME]
     devices: tuple[_Device, ...] = ()
     compiles: bool = False
+    preloads: tuple[str, ...] = ()
 
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
         """Return whether solutions in `language` with `binding` are handled."""

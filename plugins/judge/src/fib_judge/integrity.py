@@ -21,6 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, Optional
 
 from flashinfer_bench.bench.calls import TimedCall, find_impossible
+from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ _CLEAN_SHARE = 0.25  # of the calls has to be undisturbed, or all count
 _SLACK_MS = 0.05
 _SHARE = 0.05
 _SPREADS = 3.0
+_LOW = 0.25  # of exchanges without a call is the quantile that counts
 _FREE_MS, _TIMES_ENQUEUED = 0.1, 2.0  # of what a call may take to return to the host
 _MOST_MS = 0.2  # that spreads may come to
 _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
@@ -82,7 +84,7 @@ class Overhead:
         they are written into memory of the judge's; the least of several.
     beyond_ms, spread_ms : float
         Median and robust standard deviation of what calls took beyond their samples, up to when
-        their outputs were secured.
+        their outputs were secured; the first at least what exchanges without a call do.
     enqueued_ms : float
         Median of what they took to return to the host.
     woken_ms : float
@@ -118,7 +120,11 @@ class Overhead:
         middle = median(beyond)
         spread = 1.4826 * median(abs(one - middle) for one in beyond)
         enqueued = median(call.enqueued_ms for call in half)
-        return cls(least, into, middle, spread, enqueued, min(woken, _MOST_WAKING_MS))
+        # What the device waits for runs while it is enqueued: no time is beyond such calls.
+        alone = max(quantile(sorted(map(_beyond_ms, some)), _LOW) for some in empty.values())
+        return cls(
+            *(least, into, max(middle, alone), spread, enqueued, min(woken, _MOST_WAKING_MS))
+        )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
         """Return a call with the judge's own time, on the CPU, as its sample."""

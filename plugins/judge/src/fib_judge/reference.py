@@ -97,7 +97,7 @@ def _timed_with_checks(
             expected = checked_outputs(attempt.baseline, course.outputs())
             checks.append(TimedCheck(place, [one.to(device) for one in expected]))
             if place < kept:
-                values.kept[place] = course.drawn
+                values.kept[place] = course.kept()
             if place < _LOOKED_AT and course.turn is not None:
                 values.written.update(course.turn.overwritten())
             return device == "cpu"

@@ -26,7 +26,8 @@ _MOST_BYTES = 1 << 30
 _AT_ONCE = 1 << 16
 """Bytes that are written, or copied away, within microseconds."""
 
-_LATE, _LOOKED_AT = 2048, 512  # elements
+_LATE, _LOOKED_AT = 2048, 512  # elements of a tensor
+_CHOICES, _WORD = 8, 4  # of which elements are written last on a GPU; bytes that are written so
 _PIECES, _PIECE = 8, 256  # bytes
 _L2_TIMES = 2
 _OVERWRITTEN = "an input was overwritten"
@@ -69,6 +70,7 @@ class Ring:
         self._sets: list[list[torch.Tensor]] = []
         self._schedules: Sequence[int] = ()
         self._flushed: Optional[torch.Tensor] = None
+        self._choices: list[torch.Tensor] = []
         self.addresses: list[int] = []  # of what was returned last
         self._next = 0
         loaded = attempt.worker.loaded
@@ -128,6 +130,7 @@ class Ring:
         *,
         secured: bool,
         into: Optional[bool] = None,
+        packed: Optional[torch.Tensor] = None,
     ) -> Turn:
         """Return the release of a call with these inputs in the next slot.
 
@@ -141,28 +144,63 @@ class Ring:
             Whether inputs are looked at, too.
         into : bool, optional
             Whether outputs are to be written there; by default as the solution does.
+        packed : torch.Tensor, optional
+            The inputs as bytes of a slot, if they have been packed already.
         """
         slot, self._next = self._next, (self._next + 1) % len(self)
         into = self.writes_there if into is None else into
-        return Turn(self, slot, values, rng, secured=secured, into=into)
+        tensors = [value for value in values if _is_tensor(value)]
+        if self.device == "cpu":
+            return HostTurn(self, slot, rng, tensors, secured=secured, into=into)
+        packed = self.packed(slot, tensors) if packed is None else packed
+        return DeviceTurn(self, slot, rng, packed, secured=secured, into=into)
 
     def parts(self, slot: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the inputs, those that are tensors, and the outputs of a slot."""
         inputs = sum(map(_is_tensor, self._given))
         return self._sets[slot][:inputs], self._sets[slot][inputs:]
 
-    def staged(
-        self, slot: int, values: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return where the inputs of a slot lie, and a copy of it with these values in it."""
-        inputs, _ = self.parts(slot)
+    def room(self, slot: int) -> torch.Tensor:
+        """Return the bytes of a slot that its inputs lie in."""
         start = slot * self.nbytes
-        room = self._memory.tensor[start : start + self._input_bytes]
-        made = room.clone()
-        for into, value in zip(inputs, values, strict=True):
-            first = into.data_ptr() - room.data_ptr()
-            made[first : first + value.nbytes].view(value.dtype).copy_(value)
-        return room, made
+        tensor: torch.Tensor = self._memory.tensor
+        return tensor[start : start + self._input_bytes]
+
+    def packed(self, slot: int, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return a copy of the bytes of a slot's inputs, with these values in it."""
+        made = self.room(slot).clone()
+        for into, value in zip(self.unpacked(made, values), values, strict=True):
+            _flat(into).copy_(_flat(value.contiguous()))
+        return made
+
+    def unpacked(self, packed: torch.Tensor, values: Sequence[Any]) -> list[Any]:
+        """Return inputs like these whose tensors lie in the bytes of a slot."""
+        inputs = iter(self.parts(0)[0])
+        first = self.room(0).data_ptr()
+        found = []
+        for value in values:
+            if _is_tensor(value):
+                place = next(inputs)
+                start = place.data_ptr() - first
+                value = packed[start : start + place.nbytes].view(place.dtype).view(place.shape)
+            found.append(value)
+        return found
+
+    def late_words(self, rng: random.Random) -> torch.Tensor:
+        """Return which words of a slot's inputs are written last on a GPU: some of each input."""
+        if not self._choices:
+            self._choices = [self._chosen(rng) for _ in range(_CHOICES)]
+        return rng.choice(self._choices)
+
+    def _chosen(self, rng: random.Random) -> torch.Tensor:
+        import torch
+
+        first, rows = self.room(0).data_ptr(), [torch.arange(0)]
+        for place in self.parts(0)[0]:
+            words = range(-(-place.nbytes // _WORD))[_some(-(-place.nbytes // _WORD), _LATE, rng)]
+            start = (place.data_ptr() - first) // _WORD
+            rows.append(torch.arange(start + words.start, start + words.stop, words.step))
+        return torch.cat(rows).to(self.device)
 
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
@@ -211,59 +249,99 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(units.get(tensor.element_size(), torch.int64))
 
 
+def _some(length: int, count: int, rng: random.Random) -> slice:
+    step = max(1, length // count)
+    # Odd, and another one each time, or all may lie in one column of a matrix.
+    step = (step - rng.randrange(step // 8 + 1)) | 1
+    return slice(rng.randrange(step), None, step)
+
+
 class Turn(Release):
     """One call in a slot; see `Ring.turn`.
 
     Attributes
     ----------
-    outputs : list of torch.Tensor
-        On a device, copies of what was in the slot's outputs at the answer.
+    slot : int
+        Which.
     into : bool
         Whether outputs are to be written into the slot.
+    packed : torch.Tensor, optional
+        On a GPU, the inputs as bytes of the slot.
+    outputs : list of torch.Tensor
+        On a GPU, copies of what was in the slot's outputs at the answer.
     waited_ms : float
         How long the main thread of the process, or this one, could have run during the call while
         others had its core; on the CPU.
+    """
+
+    packed: Optional[torch.Tensor] = None
+    outputs: Sequence[torch.Tensor] = ()
+    waited_ms = 0.0
+
+    def __init__(self, ring: Ring, slot: int, rng: random.Random, *, into: bool) -> None:
+        self.slot, self.into = slot, into
+        self._ring, self._rng = ring, rng
+        self._inputs, self._outputs = ring.parts(slot)
+
+    def problem(self) -> Optional[str]:
+        """Return what has changed, or must not have changed, since the answer; None if nothing has.
+
+        Asked while a process on the CPU still stands still for the look at its outputs.
+        """
+        raise NotImplementedError
+
+    def overwritten(self) -> set[int]:
+        """Return which of the inputs that are tensors are not as they were, by number."""
+        raise NotImplementedError
+
+
+class HostTurn(Turn):
+    """One call on the CPU.
+
+    Parameters
+    ----------
+    ring, slot, rng, into
+        As of `Ring.turn`.
+    tensors : sequence of torch.Tensor
+        The inputs that are tensors.
+    secured : bool
+        As of `Ring.turn`.
     """
 
     def __init__(
         self,
         ring: Ring,
         slot: int,
-        values: Sequence[Any],
         rng: random.Random,
+        tensors: Sequence[torch.Tensor],
         *,
         secured: bool,
         into: bool,
     ) -> None:
-        self.slot = slot
-        self._ring, self._rng, self._secured, self.into = ring, rng, secured, into
-        self._on_cpu = ring.device == "cpu"
-        self.stopped = self._on_cpu and ring.nbytes > _AT_ONCE
-        inputs, self._outputs = ring.parts(slot)
-        tensors = [value for value in values if _is_tensor(value)]
+        super().__init__(ring, slot, rng, into=into)
+        self._secured = secured
+        self.stopped = ring.nbytes > _AT_ONCE
         self._pairs = [
             (_flat(place), _flat(value.contiguous()))
-            for place, value in zip(inputs, tensors, strict=True)
+            for place, value in zip(self._inputs, tensors, strict=True)
         ]
         self._late: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._words: list[int] = []
-        self.outputs: list[torch.Tensor] = []
         self._waits: Sequence[float] = ()
-        self.waited_ms = 0.0
-        if self.stopped or not self._on_cpu:
+        if self.stopped:
             for place, value in self._pairs:
-                part = self._some(place, _LATE)
+                part = _some(len(place), _LATE, rng)
                 self._late.append((place[part], value[part].clone()))
         elif self._pairs:
-            self._late.append(ring.staged(slot, [value for _, value in self._pairs]))
+            self._late.append((ring.room(slot), ring.packed(slot, tensors)))
         # What is looked at is chosen before, as the clock runs then.
         self._views: list[torch.Tensor] = []
         self._pieces: list[_Piece] = []
-        if self._on_cpu and into:
+        if into:
             flat = [_flat(output) for output in self._outputs]
-            self._views = [each[self._some(each, _LOOKED_AT)] for each in flat]
-        elif self._on_cpu:
+            self._views = [each[_some(len(each), _LOOKED_AT, rng)] for each in flat]
+        else:
             specs = enumerate(ring.specs[: memory.MOST_OUTPUTS])
             found = (self._piece(number, spec) for number, spec in specs)
             self._pieces = [piece for piece in found if piece.whole]
@@ -271,47 +349,34 @@ class Turn(Release):
 
     def fill(self) -> None:
         """Write inputs, but for some elements, and poison outputs."""
-        if self.stopped or not self._on_cpu:
+        if self.stopped:
             for into, value in self._pairs:
                 into.copy_(value)
             for into, value in self._late:
                 into.copy_(value.flip(0))
-            self._poison()
-            if self._on_cpu:
-                # Now that it stands still: it could make this take long, with the inputs at hand.
-                self._secure(self._ring.addresses)
-        if not self._on_cpu:
-            if self._ring.attempt.baseline.config.cache == "cold":
-                self._ring.flush()
-            self._ring.wait()
+            self._prepare()  # now that it stands still: it could make this take long
 
-    def _poison(self) -> None:
-        for output in self._outputs if self.into or not self._on_cpu else ():
+    def _prepare(self) -> None:
+        """Poison outputs, and have what is secured in this core's caches."""
+        for output in self._outputs if self.into else ():
             poison(output)
+        self._secure(self._ring.addresses)
 
     def before(self) -> None:
-        """See how long there has been no core; have what is secured in this core's caches."""
-        if self._on_cpu:
-            if not self.stopped:
-                self._poison()  # only now: calls are rehearsed until then
-                self._secure(self._ring.addresses)
-            self._waits = self._ring.waits_ms()
+        """See how long there has been no core."""
+        if not self.stopped:
+            self._prepare()  # only now: calls are rehearsed until then
+        self._waits = self._ring.waits_ms()
 
     def last(self) -> None:
         """Write what is left."""
         for into, value in self._late:
             into.copy_(value)
-        if not self._on_cpu:
-            self._ring.wait()
 
     def answered(self, addresses: Sequence[int]) -> None:
-        """Copy outputs away, or parts of them, before anything could still be written there."""
-        if not self._on_cpu:
-            self.outputs = [output.clone() for output in self._outputs]
-            self._ring.wait()
-        else:
-            self._words = self._ring.addresses = list(addresses)
-            self._secure(self._words)
+        """Copy parts of outputs away, before anything could still be written there."""
+        self._words = self._ring.addresses = list(addresses)
+        self._secure(self._words)
 
     def _secure(self, addresses: Sequence[int]) -> None:
         self._kept = [view.clone() for view in self._views]
@@ -322,19 +387,11 @@ class Turn(Release):
 
     def after(self) -> None:
         """See how long there has been no core, and whether inputs are as they were."""
-        if not self._on_cpu:
-            return
         pairs = zip(self._ring.waits_ms(), self._waits, strict=True)
         self.waited_ms = max(now - before for now, before in pairs)
         for into, value in self._pairs if self._secured else ():
-            part = self._some(into, _LATE)
+            part = _some(len(into), _LATE, self._rng)
             self._given.append((into[part].clone(), value[part]))
-
-    def _some(self, flat: torch.Tensor, count: int) -> slice:
-        step = max(1, len(flat) // count)
-        # Odd, and another one each time, or all may lie in one column of a matrix.
-        step = (step - self._rng.randrange(step // 8 + 1)) | 1
-        return slice(self._rng.randrange(step), None, step)
 
     def _piece(self, number: int, spec: OutputSpec) -> _Piece:
         whole = spec.dtype.itemsize * math.prod(spec.shape)
@@ -345,12 +402,7 @@ class Turn(Release):
         return _Piece(number, whole, self._ring.attempt.candidate.peeker(starts, size))
 
     def problem(self) -> Optional[str]:
-        """Return what has changed, or must not have changed, since the answer; None if nothing has.
-
-        Asked while the process still stands still for the look at its outputs.
-        """
-        if not self._on_cpu:
-            return _OVERWRITTEN if self.overwritten() - self._ring.written else None
+        """See `Turn.problem`."""
         for number, (kept, given) in enumerate(self._given):
             if number not in self._ring.written and not kept.equal(given):
                 return _OVERWRITTEN
@@ -367,13 +419,91 @@ class Turn(Release):
         return "outputs were still written after the answer" if late else None
 
     def overwritten(self) -> set[int]:
-        """Return which of the inputs that are tensors are not as they were, by number."""
+        """See `Turn.overwritten`."""
         return {number for number, (into, value) in enumerate(self._pairs) if not into.equal(value)}
 
     def _is_as_it_was(self, piece: _Piece, kept: Any, address: int, span: int) -> bool:
         if address != self._words[piece.number] or span != piece.whole:  # it was to have no gaps
             return False
         return bool(kept == piece.read(address))
+
+
+class DeviceTurn(Turn):
+    """One call on a GPU, where nobody stands still: its outputs are copied away at the answer.
+
+    Parameters
+    ----------
+    ring, slot, rng, into
+        As of `Ring.turn`.
+    packed : torch.Tensor
+        The inputs as bytes of the slot.
+    secured : bool
+        As of `Ring.turn`.
+    """
+
+    stopped = False
+
+    def __init__(
+        self,
+        ring: Ring,
+        slot: int,
+        rng: random.Random,
+        packed: torch.Tensor,
+        *,
+        secured: bool,
+        into: bool,
+    ) -> None:
+        super().__init__(ring, slot, rng, into=into)
+        self.packed, self._secured = packed, secured
+        # Few launches: each takes microseconds of every call.
+        self._room, self._words = _words_of(ring.room(slot)), _words_of(packed)
+        self._places = ring.late_words(rng)
+        self._late = self._words[self._places]
+        self._changed: Optional[torch.Tensor] = None
+
+    def fill(self) -> None:
+        """Write inputs, but for some words, and poison outputs."""
+        self._room.copy_(self._words)
+        self._room.index_copy_(0, self._places, self._late.flip(0))
+        for output in self._outputs:
+            poison(output)
+        if self._ring.attempt.baseline.config.cache == "cold":
+            self._ring.flush()
+        self._ring.wait()
+
+    def last(self) -> None:
+        """Write what is left."""
+        self._room.index_copy_(0, self._places, self._late)
+        self._ring.wait()
+
+    def answered(self, addresses: Sequence[int]) -> None:
+        """Copy outputs away before anything could still be written there."""
+        self.outputs = [output.clone() for output in self._outputs]
+        self._ring.wait()
+
+    def after(self) -> None:
+        """See whether inputs are as they were."""
+        if self._secured:
+            self._changed = (self._room != self._words).any()
+
+    def problem(self) -> Optional[str]:
+        """See `Turn.problem`."""
+        return _OVERWRITTEN if self.overwritten() - self._ring.written else None
+
+    def overwritten(self) -> set[int]:
+        """See `Turn.overwritten`."""
+        if self._changed is not None and not bool(self._changed):
+            return set()
+        assert self.packed is not None
+        given = self._ring.unpacked(self.packed, self._inputs)
+        pairs = enumerate(zip(self._inputs, given, strict=True))
+        return {number for number, (now, value) in pairs if not _flat(now).equal(_flat(value))}
+
+
+def _words_of(room: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return room.view(torch.int32)
 
 
 class _Piece(NamedTuple):

@@ -250,7 +250,8 @@ class Course:
         if number is None:
             number = fresh_number(self._rng)
         self.drawn = self.values.draw(number)
-        self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
+        packed = self.values.packed(number)
+        self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured, packed=packed)
         call = self.attempt.fire(turn.slot, release=turn)
         call = replace(call, waited_ms=turn.waited_ms)
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
@@ -260,6 +261,11 @@ class Course:
         given = self.values.given_on_device
         turn = self.ring.turn(given, self._rng, secured=True, into=into)
         return self.attempt.fire(turn.slot, release=turn, empty=into)
+
+    def kept(self) -> tuple[list[Any], Optional[torch.Tensor]]:
+        """Return the inputs of the last call, as `Values.kept` holds them."""
+        packed = self.turn.packed if self.turn is not None else None
+        return (self.drawn if packed is None else self.ring.unpacked(packed, self.drawn)), packed
 
     def outputs(self) -> list[Any]:
         """Return what the last call has left behind; on the CPU its process stands still then."""

@@ -62,7 +62,8 @@ class Values:
     device : str
         Where they are made.
     kept : dict
-        Draws that are not made anew, by number.
+        Draws that are not made anew, by number, with the same as bytes of a slot, see `Ring`, or
+        None.
     written : set of int
         Which of the inputs that are tensors the reference overwrites: a solution may, too.
     """
@@ -73,7 +74,9 @@ class Values:
     given: Sequence[Any]
     seed: int
     device: str = "cpu"
-    kept: dict[int, list[Any]] = field(default_factory=dict, compare=False)
+    kept: dict[int, tuple[list[Any], Optional[torch.Tensor]]] = field(
+        default_factory=dict, compare=False
+    )
     written: set[int] = field(default_factory=set, compare=False)
 
     @cached_property
@@ -112,7 +115,7 @@ class Values:
             Tensors on the device and Python scalars, in the order of the definition.
         """
         if number in self.kept:
-            return self.kept[number]
+            return self.kept[number][0]
         rng = KeyedRandom(derive_seed(self.seed, number))
         drawn = [name for name, rule in self.rules.items() if rule == "drawn"]
         anew: dict[str, Any] = {}
@@ -125,6 +128,10 @@ class Values:
             )
             anew = dict(zip(self.definition.inputs, found, strict=True))
         return [self._one(name, rule, anew, rng) for name, rule in self.rules.items()]
+
+    def packed(self, number: int) -> Optional[torch.Tensor]:
+        """Return the inputs of a call as bytes of a slot, if they are kept so."""
+        return self.kept[number][1] if number in self.kept else None
 
     def _one(self, name: str, rule: Rule, anew: dict[str, Any], rng: KeyedRandom) -> Any:
         if rule == "drawn":

@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> NoReturn:
     enter.open_streams()
     enter.limit_damage()
     device, compiles_only = arguments[2], arguments[3:] == ["compile"]
-    start.preload(compile_for=device if compiles_only else None)
+    start.preload(device, compiles_only=compiles_only)
     start.serve(socket.socket(fileno=channel), device, compiles_only=compiles_only)
     # No teardown of torch, and no atexit function of the solution.
     os._exit(0)

@@ -7,7 +7,7 @@ import gc
 import importlib
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Union
 
 from flashinfer_bench.bench.confinement import pick_sandbox
 from flashinfer_bench.bench.transport.channel import candidate_end
@@ -30,7 +30,7 @@ _TO_RUN = (
 )
 
 
-def preload(*, compile_for: Optional[str] = None, ask_probes: bool = True) -> bool:
+def preload(device: str, *, compiles_only: bool = False, ask_probes: bool = True) -> bool:
     """Import what every candidate needs, and load the plugins.
 
     Done in a fork server, its children have it for free. So nothing here may start a thread, open
@@ -39,9 +39,10 @@ def preload(*, compile_for: Optional[str] = None, ask_probes: bool = True) -> bo
 
     Parameters
     ----------
-    compile_for : str, optional
-        A device: for processes that only compile for it, without torch, whose import takes longer
-        than all the rest.
+    device : str
+        What the candidates work on.
+    compiles_only : bool
+        For those that only compile, without torch, whose import takes longer than all the rest.
     ask_probes : bool
         Have the probes of builders answered, too; otherwise each candidate asks for itself.
 
@@ -51,11 +52,11 @@ def preload(*, compile_for: Optional[str] = None, ask_probes: bool = True) -> bo
         Whether candidates may be forked: False if the thread of a probe still runs. It may hold a
         lock, which nobody would release in a child.
     """
-    for module in _TO_RUN if compile_for is None else _TO_COMPILE:
+    for module in _TO_COMPILE if compiles_only else _TO_RUN:
         importlib.import_module(module)
     before = set(threading.enumerate())
-    if compile_for is not None:
-        _load_compilers(compile_for, ask_probes=ask_probes)
+    if compiles_only:
+        _load_compilers(device, ask_probes=ask_probes)
     elif ask_probes:
         from flashinfer_bench.plugins import default_catalog
 
@@ -70,6 +71,16 @@ def preload(*, compile_for: Optional[str] = None, ask_probes: bool = True) -> bo
     gc.collect()
     gc.freeze()
     return before.issuperset(threading.enumerate())
+
+
+def preload_for_solutions(device: str) -> None:
+    """Import what solutions import, as builders tell; worth it where many processes are forked."""
+    from flashinfer_bench.plugins import default_catalog
+
+    serving = (entry.spec for entry in default_catalog().builders if entry.spec.serves(device))
+    for module in dict.fromkeys(name for spec in serving for name in spec.preloads):
+        with contextlib.suppress(Exception):  # a solution that needs it will tell
+            importlib.import_module(module)
 
 
 def _load_compilers(device: str, *, ask_probes: bool) -> None:

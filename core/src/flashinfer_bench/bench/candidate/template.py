@@ -1,9 +1,9 @@
-"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER [DEVICE]``.
+"""The fork server: ``python -m flashinfer_bench.bench.candidate.template FD FOLDER DEVICE``.
 
 It imports torch and everything else that candidates need once, then forks one child per request,
 ready in a few milliseconds. It has one thread, no device context and has run no parallel operation,
-so its children can do all of that. It never runs code of a solution. Called with a device it does
-without torch, and its children only compile for that device.
+so its children can do all of that. It never runs code of a solution. With a further argument it
+does without torch, and its children only compile for that device.
 
 `FD` is the control socket (see `flashinfer_bench.bench.transport.control`). The server ends, and
 with it every candidate, when that socket closes; no candidate outlives it.
@@ -196,23 +196,24 @@ def main(arguments: list[str]) -> NoReturn:
     Parameters
     ----------
     arguments : list of str
-        Number of the control socket's descriptor, the folder, and for a server of processes that
-        only compile the device that they compile for. ``unasked`` at the end: ask no probes.
+        Number of the control socket's descriptor, the folder, and the device. ``compile``
+        after that: for processes that do nothing else. ``unasked`` at the end: ask no probes.
     """
-    ask_probes = arguments[-1] != _UNASKED
-    compile_for = (arguments if ask_probes else arguments[:-1])[2:]
+    ask_probes, compiles_only = _UNASKED not in arguments[3:], "compile" in arguments[3:]
     sock = socket.socket(fileno=int(arguments[0]))
     sock.set_inheritable(False)
     # Ctrl-C is for the judge, who then closes the control socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.adopt_orphans()
     enter.open_streams()
-    single = start.preload(compile_for=next(iter(compile_for), None), ask_probes=ask_probes)
+    single = start.preload(arguments[2], compiles_only=compiles_only, ask_probes=ask_probes)
     if ask_probes and not single:
         sock.set_inheritable(True)
         _start_over()
+    if not compiles_only:
+        start.preload_for_solutions(arguments[2])
     _end_threads()
-    template = Template(sock, Path(arguments[1]), compiles_only=bool(compile_for))
+    template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
     sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))
     template.run()
     os._exit(0)

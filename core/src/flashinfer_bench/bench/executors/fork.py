@@ -37,8 +37,8 @@ class ForkExecutor(Executor):
     ) -> None:
         super().__init__(device)
         self._spawn_timeout_s = spawn_timeout_s
-        self._runs = _Family(start_timeout_s)
-        self._compiles = _Family(start_timeout_s, compile_for=device)
+        self._runs = _Family(device, start_timeout_s)
+        self._compiles = _Family(device, start_timeout_s, compiles_only=True)
 
     def begin(self) -> None:
         """Have the fork server import what it needs; see `Executor.begin`."""
@@ -74,7 +74,7 @@ class ForkExecutor(Executor):
             raise RunnerFatalError(f"no candidate can be started: {error}") from error
 
     def _spawn_from(self, server: ForkServer, family: _Family) -> ProcessCandidate:
-        process, ends = server.fork(self.device, timeout_s=self._spawn_timeout_s)
+        process, ends = server.fork(timeout_s=self._spawn_timeout_s)
         candidate = ProcessCandidate(
             process,
             ends.channel,
@@ -95,9 +95,9 @@ class ForkExecutor(Executor):
 class _Family:
     """A server that is started when it is first needed, and the candidates that it has forked."""
 
-    def __init__(self, start_timeout_s: float, *, compile_for: Optional[str] = None) -> None:
-        self._start_timeout_s = start_timeout_s
-        self._compile_for = compile_for
+    def __init__(self, device: str, start_timeout_s: float, *, compiles_only: bool = False) -> None:
+        self._device, self._start_timeout_s = device, start_timeout_s
+        self._compiles_only = compiles_only
         self._turn = threading.Lock()  # of the thread that starts a server
         self._lock = threading.Lock()  # of the attributes: never held for long
         self._closed = False
@@ -121,7 +121,10 @@ class _Family:
         """Start the server, but do not wait for it."""
         with self._turn, self._lock:
             if not self._closed and self.server is None and self._starting is None:
-                self._starting = ForkServer(compile_for=self._compile_for)
+                self._starting = self._made()
+
+    def _made(self) -> ForkServer:
+        return ForkServer(self._device, compiles_only=self._compiles_only)
 
     def require_open(self) -> None:
         """Raise `RunnerFatalError` if the executor has been closed."""
@@ -130,7 +133,7 @@ class _Family:
 
     def _start(self) -> ForkServer:
         with self._lock:
-            server = self._starting or ForkServer(compile_for=self._compile_for)
+            server = self._starting or self._made()
             self._starting = server
             if self._closed:  # `close` has not seen it
                 server.kill()

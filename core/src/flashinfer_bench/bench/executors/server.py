@@ -100,8 +100,10 @@ class ForkServer:
 
     Parameters
     ----------
-    compile_for : str, optional
-        A device: its processes only compile for it; it is up sooner then, as it needs no torch.
+    device : str
+        What its processes work on.
+    compiles_only : bool
+        Whether they only compile for it: the server is up sooner then, as it needs no torch.
 
     Raises
     ------
@@ -109,8 +111,9 @@ class ForkServer:
         If it cannot be started.
     """
 
-    def __init__(self, *, compile_for: Optional[str] = None) -> None:
-        self._role = (compile_for,) if compile_for is not None else ()
+    def __init__(self, device: str, *, compiles_only: bool = False) -> None:
+        self._device = device
+        self._role = (device, *(("compile",) if compiles_only else ()))
         self._folder = Path(tempfile.mkdtemp(prefix="fib-"))
         # Kept in a file: nobody would read a pipe while the server works.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
@@ -204,13 +207,11 @@ class ForkServer:
         """Whether it still runs."""
         return self._process is not None and self._process.poll() is None
 
-    def fork(self, device: str, *, timeout_s: float) -> tuple[ForkedProcess, Endpoints]:
+    def fork(self, *, timeout_s: float) -> tuple[ForkedProcess, Endpoints]:
         """Start a candidate; from any thread.
 
         Parameters
         ----------
-        device : str
-            What it works on.
         timeout_s : float
             How long the server may take.
 
@@ -230,7 +231,7 @@ class ForkServer:
         try:
             try:
                 fds = (ends.their_channel.fileno(), ends.their_log, ends.their_leash.fileno())
-                request = control.pack(control.SpawnRequest(device))
+                request = control.pack(control.SpawnRequest(self._device))
                 socket.send_fds(self._control, [request], fds)
             finally:
                 ends.close_theirs()
