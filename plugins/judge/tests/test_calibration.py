@@ -40,6 +40,8 @@ MANY = st.builds(
     torch=st.just("2.0"),
     created=st.just("now"),
     settled=st.booleans(),
+    process_ms=st.floats(0.0, 1.0),
+    process_share=st.floats(0.0, 1.0),
 )
 
 

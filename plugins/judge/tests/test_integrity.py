@@ -127,7 +127,13 @@ class TestOverhead:
 
     @given(MS, MS)
     def test_no_noise_hides_much(self, beyond, spread):
-        assert 0.05 <= Overhead(0.0, beyond_ms=beyond, spread_ms=spread).allowed_ms <= 0.2
+        assert 0.05 <= Overhead(0.0, beyond_ms=beyond, spread_ms=spread).allowed_ms <= 0.1
+
+    @pytest.mark.parametrize(("beyond", "now"), [(0.02, 0.1), (0.14, 0.14), (9.0, 0.2)])
+    def test_an_exchange_that_takes_longer_by_and_by(self, beyond, now):
+        """Others' processes make it so; a solution that does it too gains a tenth at most."""
+        found = Overhead(0.0, beyond_ms=0.1).grown(jittered(21, beyond=beyond))
+        assert found.beyond_ms == pytest.approx(now, abs=0.01)
 
     @pytest.mark.parametrize(("enqueued", "holds"), [(0.06, False), (0.19, False), (0.21, True)])
     def test_who_keeps_the_host_far_longer_than_the_reference(self, enqueued, holds):

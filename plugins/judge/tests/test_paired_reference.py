@@ -7,7 +7,8 @@ from itertools import groupby
 
 import pytest
 
-from fib_judge.paired_reference import PairedSamples, paired_speeds
+from fib_judge.calibration import Ceilings
+from fib_judge.paired_reference import PairedSamples, as_of_any_process, paired_speeds
 from flashinfer_bench.bench.calls import Measurement
 from flashinfer_bench.data import EvaluationStatus
 
@@ -125,6 +126,19 @@ class TestSpeeds:
         found = paired_speeds(taken, alone, turns).performance
         assert found.latency_ms == 2.0
         assert found.interval_ms == pytest.approx(sorted((2.0, 2.0 * reach)))
+
+    def test_another_process_might_have_had_another_latency(self):
+        """By 1 us and 10 % in one standard deviation each, 1.96 of which hold 95 %."""
+        taken = Measurement((0.01,) * 20, "clock", "1")
+        beside = PairedSamples((((0.02,) * 20, 20),))
+        speeds = paired_speeds(taken, Measurement((0.02,), "clock", "1"), beside)
+        known = Ceilings("cuda:0", "A GPU", process_ms=0.001, process_share=0.1)
+        found = as_of_any_process(speeds, known).performance
+        reach = 1.96 * 2**0.5 * 0.001
+        assert found.interval_ms == pytest.approx((0.01 - reach, 0.01 + reach))
+        assert (found.latency_ms, found.speedup_factor) == (0.01, 2.0)
+        of_both = 2.0 * 1.96 * (0.02 + 0.01 + 0.0025) ** 0.5
+        assert found.speedup_interval == pytest.approx((2.0 - of_both, 2.0 + of_both))
 
     def test_no_turn_left(self):
         taken = Measurement((9.0, 9.0, 1.0), "clock", "1", dropped=((0, 2),))

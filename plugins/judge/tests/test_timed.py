@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from fib_judge import reference as baseline_module
 from fib_judge import timed
+from fib_judge.calibration import Ceilings
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.floor import Floor
 from fib_judge.integrity import Violation
@@ -29,6 +30,7 @@ from flashinfer_bench.data import Evaluation, SafetensorsInput, TensorSpec, Trac
 
 QUIET = "OVERHEAD_MS = 0.01\n"  # no more is taken out, however long an exchange takes
 HONEST = QUIET + "def run(x): return x * 2\n"
+MEASURED = Ceilings("cpu", "A CPU")
 
 
 @pytest.fixture
@@ -240,22 +242,22 @@ class TestFloor:
     @pytest.fixture(autouse=True)
     def floor(self, monkeypatch):
         def known(definition, axes, ceilings):
-            assert ceilings == "measured"
+            assert ceilings is MEASURED
             return Floor(1.0, axes["n"], 7, "bytes")
 
         monkeypatch.setattr(baseline_module, "physics_floor", known)
 
     def test_below(self, judge, executor):
-        evaluation = judge("SAMPLES = [0.9]\n" + HONEST, ceilings="measured")
+        evaluation = judge("SAMPLES = [0.9]\n" + HONEST, ceilings=MEASURED)
         assert evaluation.status == "RUNTIME_ERROR"
         assert evaluation.log.startswith("integrity: floor: a latency of 0.9 ms; moving 200 bytes")
         assert len(executor.of("load")) == 1
 
     def test_above(self, judge):
-        evaluation = judge(HONEST, ceilings="measured")
+        evaluation = judge(HONEST, ceilings=MEASURED)
         assert evaluation.correctness.extra["integrity"]["floor_ms"] == 1.0
 
-    @pytest.mark.parametrize("options", [{}, {"ceilings": "measured", "trust": "off"}])
+    @pytest.mark.parametrize("options", [{}, {"ceilings": MEASURED, "trust": "off"}])
     def test_not_known_or_not_wanted(self, options, judge):
         assert judge("SAMPLES = [0.9]\n" + HONEST, **options).status == "PASSED"
 

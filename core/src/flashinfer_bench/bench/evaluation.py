@@ -415,6 +415,8 @@ def _has_room(device: str) -> bool:
         return True
     import torch
 
+    if not torch.cuda.is_available():  # it works for another process, such as an executor's
+        return True
     free, total = torch.cuda.mem_get_info(device)
     return free > total / 2
 

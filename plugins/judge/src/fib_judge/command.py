@@ -134,6 +134,9 @@ def _rows(ceilings: Ceilings) -> Iterator[Sequence[Any]]:
     for dtype, rate in sorted(ceilings.flops_per_s.items()):
         yield name, "matrix product", dtype, rate / 1e12, "TFLOP/s"
     yield name, "shortest call", None, ceilings.call_ms * 1e3, "us"
+    if ceilings.process_ms or ceilings.process_share:
+        yield name, "process to process", "short calls", ceilings.process_ms * 1e3, "us"
+        yield name, "process to process", "long calls", ceilings.process_share * 1e2, "%"
 
 
 def _tell(path: Path, ceilings: Ceilings) -> None:

@@ -8,7 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.paired_reference import PairedReference, paired_speeds, reference_in_turns
+from fib_judge.paired_reference import (
+    PairedReference,
+    as_of_any_process,
+    paired_speeds,
+    reference_in_turns,
+)
 from fib_judge.records import (
     KeyedRandom,
     VerifiedAttempt,
@@ -27,7 +32,7 @@ from flashinfer_bench.tensors import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fib_judge.integrity import Violation
+    from fib_judge.integrity import Overhead, Violation
     from fib_judge.timed import TimedCheck
     from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness, Evaluation, Solution
@@ -76,6 +81,12 @@ class CallMonitor:
         if self._turns is not None:
             turned = self._turns.visit(self._attempt, self._first + place)
         return turned or waited_s > 0.0
+
+    def overhead(self) -> Overhead:
+        """Return what an exchange takes beyond a call by now."""
+        usual = self._attempt.baseline.overhead
+        assert usual is not None
+        return usual if self._turns is None else self._turns.overhead(usual)
 
     def completed(self, run: TimedRun) -> TimedRun:
         """Return `run` with what has been seen, and without what does not count."""
@@ -253,7 +264,7 @@ def _time(
     if attempt.baseline.values is None:
         run = TimedRun(measure(attempt, attempt.plan, monitor.visit), {"trust": "off"})
     else:
-        run = time_distrusting(attempt, seed, checks, monitor.visit)
+        run = time_distrusting(attempt, seed, checks, monitor.visit, monitor.overhead)
     return monitor.completed(run)
 
 
@@ -276,6 +287,8 @@ def _verdict(
     if timed.watched:
         timing["watched"] = timed.watched
     speeds = paired_speeds(timed.measurement, baseline.measurement, timed.beside)
+    if session.ceilings is not None and len(timed.measurement.processes) < 2:
+        speeds = as_of_any_process(speeds, session.ceilings)
     return report.passed(correctness, timed.measurement, speeds, notes=notes, timing=timing)
 
 

@@ -35,6 +35,8 @@ from flashinfer_bench.stats.intervals import Interval, ratio_interval
 from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
+    from fib_judge.calibration import Ceilings
+    from fib_judge.integrity import Overhead
     from fib_judge.records import VerifiedAttempt
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.stopping import TimingPlan
@@ -123,6 +125,7 @@ _SHARE = 0.25  # of the solution's calls
 _SETTLING = 2  # uncounted calls at the beginning of a turn: the caches have been another's
 _TURN_S = 0.1  # for a turn, or as long as the solution took since the last one
 _LARGEST_BYTES = 1 << 30  # of inputs and outputs; both processes hold them
+_Z = 1.96  # standard deviations to each side hold 95 %
 _SLOWER = 1.25  # than alone, is more than what one machine does to another's latency by chance
 
 
@@ -171,6 +174,7 @@ class PairedReference:
         self._until = time.monotonic()
         self._failed = False
         self._blocks: list[tuple[tuple[float, ...], int]] = []
+        self._calls: list[TimedCall] = []
 
     def visit(self, attempt: VerifiedAttempt, place: int) -> bool:
         """Let the reference be called if its turn has come.
@@ -208,11 +212,16 @@ class PairedReference:
             if number >= _SETTLING:
                 calls.append(call)
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
+        self._calls += calls
         if self._overhead is not None:
             out = self._overhead.disturbed(calls)
             calls = [call for place, call in enumerate(calls) if place not in out]
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
+
+    def overhead(self, usual: Overhead) -> Overhead:
+        """Return what an exchange takes beyond a call, after what it took when nothing else ran."""
+        return usual.grown(self._calls) if self._calls else usual
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -304,6 +313,28 @@ def paired_speeds(
     # Who slows the reference down would have an interval that reaches far below its latency.
     drift = drift if beside.apart else 1.0
     return replace(speeds_of(taken, alone, drift=drift), notes=(note,))
+
+
+def as_of_any_process(speeds: Speeds, ceilings: Ceilings) -> Speeds:
+    """Return what samples of one process say, with what another process might have had."""
+    found = speeds.performance
+    latency, reference = found.latency_ms, found.reference_latency_ms
+    own = _Z * ceilings.spread_ms(latency)
+    of_reference = _Z * ceilings.spread_ms(reference) / reference if reference else 0.0
+    interval, ratio = found.interval_ms, found.speedup_interval
+    if interval is not None:
+        interval = _widened(latency, interval, own)
+    if ratio is not None:
+        factor = found.speedup_factor
+        ratio = _widened(factor, ratio, factor * math.hypot(own / latency, of_reference))
+    changed = {"interval_ms": interval, "speedup_interval": ratio}
+    return replace(speeds, performance=found.model_copy(update=changed))
+
+
+def _widened(value: float, ends: tuple[float, float], reach: float) -> tuple[float, float]:
+    low, high = (math.hypot(end - value, reach) for end in ends)
+    low, high = rounded((max(value - low, 0.0), value + high))
+    return min(low, value), max(high, value)
 
 
 def _paired(taken: Measurement, beside: PairedSamples) -> Interval:

@@ -385,6 +385,7 @@ def time_distrusting(
     seed: int,
     checks: Sequence[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
+    overhead_now: Optional[Callable[[], Overhead]] = None,
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
 
@@ -398,6 +399,8 @@ def time_distrusting(
         What is compared; this process has seen none of it.
     visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
+    overhead_now : callable, optional
+        Called at the end for what an exchange takes beyond a call by then.
 
     Raises
     ------
@@ -424,7 +427,7 @@ def time_distrusting(
         timer=session.timer,
         timer_version=session.timer_version,
         floor=baseline.floor,
-        overhead=overhead,
+        overhead=overhead if overhead_now is None else overhead_now(),
     )
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {

@@ -34,6 +34,7 @@ GAIN = 1.1
 # What a file may say: names and numbers within reason.
 _Text = Annotated[str, msgspec.Meta(max_length=400)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e300)]
+_Spread = Annotated[float, msgspec.Meta(ge=0, lt=1e3)]
 _Size = Annotated[int, msgspec.Meta(gt=0, lt=10**18)]
 _OF_A_TABLE = msgspec.Meta(min_length=1, max_length=256)
 
@@ -77,6 +78,9 @@ class Ceilings:
     settled : bool
         Whether measuring again found nothing better. If not, the machine was busy, the ceilings may
         be far too low, and nothing may be held against them.
+    process_ms, process_share : float
+        Standard deviation of a latency from process to process: what is the same for all, in
+        milliseconds, and what grows with it, as a share. Those of the CPU are seen in each run.
     """
 
     device: str
@@ -87,6 +91,12 @@ class Ceilings:
     torch: str = ""
     created: str = ""
     settled: bool = True
+    process_ms: float = 0.0
+    process_share: float = 0.0
+
+    def spread_ms(self, latency_ms: float) -> float:
+        """Return the standard deviation of a latency from process to process, in milliseconds."""
+        return math.hypot(self.process_ms, self.process_share * latency_ms)
 
     def bandwidth(self, nbytes: int) -> float:
         """Return the most bytes a second for a working set of `nbytes`.
@@ -150,6 +160,8 @@ class Ceilings:
             "bytes_per_s": {str(size): rate for size, rate in sorted(self.bytes_per_s.items())},
             "flops_per_s": dict(sorted(self.flops_per_s.items())),
             "call_ms": self.call_ms,
+            "process_ms": self.process_ms,
+            "process_share": self.process_share,
         }
 
     @classmethod
@@ -174,6 +186,8 @@ class _Record(msgspec.Struct):
     bytes_per_s: Annotated[dict[_Size, _Positive], _OF_A_TABLE]
     flops_per_s: Annotated[dict[str, _Positive], _OF_A_TABLE]
     call_ms: _Positive
+    process_ms: _Spread = 0.0
+    process_share: _Spread = 0.0
 
 
 def _best(new: Mapping[Any, float], old: Mapping[Any, float]) -> dict[Any, float]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fib_judge.calibration import Ceilings, cpu, cuda, torch_version
 from fib_judge.calibration.passes import best_of_passes, ceilings_of
+from fib_judge.calibration.processes import process_spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,8 +58,10 @@ def measured(
     """
     from flashinfer_bench.tensors import hardware_from_device
 
-    hardware = hardware_from_device(device)
     on_cpu = device == "cpu"
+    # Processes are forked for that, before this one opens the device.
+    process_ms, process_share = (0.0, 0.0) if on_cpu else process_spread(device)
+    hardware = hardware_from_device(device)
     probes = cpu.probes() if on_cpu else cuda.probes(device)
     limit_s = (cpu.BUDGET_S if on_cpu else cuda.BUDGET_S) if budget_s is None else budget_s
     best = best_of_passes(probes, budget_s=limit_s, on_progress=on_progress)
@@ -69,4 +72,6 @@ def measured(
         torch=torch_version(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         settled=best.settled,
+        process_ms=process_ms,
+        process_share=process_share,
     )
