@@ -59,6 +59,7 @@ def test_a_record_in_the_listing(fib):
         "handles": [["mine", None], ["mine", "torch"]],
         "devices": [],
         "compiles": False,
+        "preloads": [],
         "factory": "fib_test_command:Builder",
         "probe": None,
         "summary": "Builds mine",

@@ -132,8 +132,15 @@ class TestOverhead:
     @pytest.mark.parametrize(("beyond", "now"), [(0.02, 0.1), (0.14, 0.14), (9.0, 0.2)])
     def test_an_exchange_that_takes_longer_by_and_by(self, beyond, now):
         """Others' processes make it so; a solution that does it too gains a tenth at most."""
-        found = Overhead(0.0, beyond_ms=0.1).grown(jittered(21, beyond=beyond))
-        assert found.beyond_ms == pytest.approx(now, abs=0.01)
+        later = jittered(21, beyond=beyond), jittered(21, beyond=0.0)
+        for empty, calls in (later, later[::-1]):
+            found = Overhead(0.0, beyond_ms=0.1).grown(empty, calls)
+            assert found.beyond_ms == pytest.approx(now, abs=0.01)
+
+    def test_who_does_nothing_on_the_device(self):
+        """What is there afterwards comes from the host: its time counts."""
+        assert QUIET.holds_host(jittered(sample=0.0001, enqueued=0.01))
+        assert not QUIET.holds_host(jittered(sample=0.001, enqueued=0.01))
 
     @pytest.mark.parametrize(("enqueued", "holds"), [(0.06, False), (0.19, False), (0.21, True)])
     def test_who_keeps_the_host_far_longer_than_the_reference(self, enqueued, holds):

@@ -44,6 +44,7 @@ _MOST_MS = 0.1  # that spreads may come to, and that an exchange may take longer
 _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 # What timers show for a call of nothing on a GPU, as `LEAST_MS` of the timers.
 _SHORTEST_ON_DEVICE_MS = 0.0005
+_NOTHING = 1.01  # times that is no work of the device's
 
 
 @dataclass(frozen=True)
@@ -160,18 +161,20 @@ class Overhead:
         return call.waited_ms + (late_ms if late_ms > _LATE_MS else 0.0)
 
     def holds_host(self, calls: Sequence[TimedCall]) -> bool:
-        """Return whether these calls need far longer to return to the host."""
+        """Return whether these calls need far longer to return to the host, or do all they do there."""
         limit = _FREE_MS + _TIMES_ENQUEUED * self.enqueued_ms
-        return median(call.enqueued_ms for call in calls) > limit
+        if median(call.enqueued_ms for call in calls) > limit:
+            return True
+        return median(call.sample_ms for call in calls) <= _NOTHING * _SHORTEST_ON_DEVICE_MS
 
-    def grown(self, calls: Sequence[TimedCall]) -> Overhead:
-        """Return it after later calls of the reference: with more processes a GPU takes longer.
+    def grown(self, empty: Sequence[TimedCall], calls: Sequence[TimedCall]) -> Overhead:
+        """Return it after later exchanges, as of `of`: with more processes a GPU takes longer.
 
         A solution could have slowed them down: they count so far.
         """
-        beyond = median(map(_beyond_ms, lower_half(calls)))
+        beyond = [median(map(_beyond_ms, some)) for some in (empty, lower_half(calls)) if some]
         most = self.beyond_ms + _MOST_MS
-        return replace(self, beyond_ms=min(max(beyond, self.beyond_ms), most))
+        return replace(self, beyond_ms=min(max([*beyond, self.beyond_ms]), most))
 
     @property
     def allowed_ms(self) -> float:

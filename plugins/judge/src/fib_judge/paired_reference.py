@@ -175,6 +175,7 @@ class PairedReference:
         self._failed = False
         self._blocks: list[tuple[tuple[float, ...], int]] = []
         self._calls: list[TimedCall] = []
+        self._empty: list[TimedCall] = []
 
     def visit(self, attempt: VerifiedAttempt, place: int) -> bool:
         """Let the reference be called if its turn has come.
@@ -211,6 +212,8 @@ class PairedReference:
             call = self._course.fire() if self._course else self._reference.fire(0)
             if number >= _SETTLING:
                 calls.append(call)
+        if self._course is not None and self._reference.session.device != "cpu":
+            self._empty.append(self._course.empty(into=False))
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
         self._calls += calls
         if self._overhead is not None:
@@ -221,7 +224,7 @@ class PairedReference:
 
     def overhead(self, usual: Overhead) -> Overhead:
         """Return what an exchange takes beyond a call, after what it took when nothing else ran."""
-        return usual.grown(self._calls) if self._calls else usual
+        return usual.grown(self._empty, self._calls) if self._calls else usual
 
     def close(self) -> None:
         """Let go of the memory."""
