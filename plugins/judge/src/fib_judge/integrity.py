@@ -161,7 +161,7 @@ class Overhead:
         return call.waited_ms + (late_ms if late_ms > _LATE_MS else 0.0)
 
     def holds_host(self, calls: Sequence[TimedCall]) -> bool:
-        """Return whether these calls need far longer to return to the host, or do all they do there."""
+        """Return whether these calls need far longer to return to the host, or work only there."""
         limit = _FREE_MS + _TIMES_ENQUEUED * self.enqueued_ms
         if median(call.enqueued_ms for call in calls) > limit:
             return True
