@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from fib_judge import reference as baseline_module
-from fib_judge import timed
+from fib_judge import ring, timed
 from fib_judge.calibration import Ceilings
 from fib_judge.evaluate import evaluate_solution
 from fib_judge.floor import Floor
@@ -272,6 +272,11 @@ class TestRecord:
             "values": {"x": "mixed"},
             "sandbox": [],
         }
+
+    def test_large_inputs_have_fewer_slots(self, judge, monkeypatch):
+        monkeypatch.setattr(ring, "_MOST_BYTES", 5000)
+        evaluation = judge(HONEST)
+        assert evaluation.correctness.extra["integrity"]["slots"] == 1
 
     def test_trust_off(self, judge, executor):
         evaluation = judge("HIDDEN_MS = 9\nSAMPLES = [0.1]\n" + HONEST, trust="off")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.calls import Attempt
 
-_SLOTS = 4
+SLOTS = 4
+"""Sets of inputs that a process has at a time; fewer, if they are large."""
+
 _MOST_BYTES = 1 << 30
 _AT_ONCE = 1 << 16
 """Bytes that are written, or copied away, within microseconds."""
@@ -64,7 +66,7 @@ class Ring:
         sizes = [memory.size_of(*one) for one in shapes]
         self.nbytes = sum(sizes)
         self._input_bytes = sum(sizes[: len(tensors)])
-        count = max(1, min(_SLOTS, _MOST_BYTES // max(1, self.nbytes)))
+        count = max(1, min(SLOTS, _MOST_BYTES // max(1, self.nbytes)))
         self._memory = self._allocated(count)
         self._page = memory.page()
         self._sets: list[list[torch.Tensor]] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import Violation, find_violation
 from fib_judge.records import KeyedRandom
-from fib_judge.ring import Ring, Turn
+from fib_judge.ring import SLOTS, Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
@@ -438,6 +438,8 @@ def time_distrusting(
         # What the process had given up before the solution was loaded.
         "sandbox": list(confinement.applied) if confinement is not None else [],
     }
+    if len(course.ring) < SLOTS:
+        facts["slots"] = len(course.ring)
     if baseline.replayable:
         facts["replayable"] = True
     if baseline.floor is not None:
