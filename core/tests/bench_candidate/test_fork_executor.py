@@ -193,6 +193,16 @@ class TestSurroundings:
         """
         call(bench.load(code))
 
+    def test_what_builders_have_preloaded_is_there_and_no_gpu_is_seen(self, bench):
+        code = """
+            import os, sys
+            def run(x, y):
+                assert "xmlrpc.client" in sys.modules and "xmlrpc.server" not in sys.modules
+                assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+                return x
+        """
+        call(bench.load(code))
+
     def test_candidates_share_nothing_that_they_change(self, bench):
         code = """
             import os, torch

@@ -172,9 +172,10 @@ class BuilderSpec(Record, kind="builder"):
     compiles : bool
         Whether a build leaves on disk what other processes load. Such solutions are compiled ahead
         of their evaluation, several at a time, by `Builder.compile`.
-    preloads : tuple of str
-        Modules that its solutions import: processes that solutions are forked from have them
-        already. Importing one must start no thread and open no device.
+    preloads : tuple of (str, str)
+        Pairs of device type and module. Its solutions import the module, and the process that those
+        for such a device are forked from has it already. Importing it must start no thread, nor
+        open the device; where that is ``cpu``, no GPU is visible.
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`, made without
         arguments.
@@ -200,7 +201,7 @@ class BuilderSpec(Record, kind="builder"):
     handles: Annotated[tuple[tuple[_Name, Optional[_Binding]], ...], _SOME]
     devices: tuple[_Device, ...] = ()
     compiles: bool = False
-    preloads: tuple[str, ...] = ()
+    preloads: tuple[tuple[_Device, _Word], ...] = ()
 
     def accepts(self, language: str, binding: Optional[str] = None) -> bool:
         """Return whether solutions in `language` with `binding` are handled."""

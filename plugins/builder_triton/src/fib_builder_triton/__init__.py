@@ -21,7 +21,7 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
             devices=("cuda",),
             factory=_FACTORY,
             probe="fib_builder_triton.probe:probe",
-            preloads=("triton", "triton.language", "triton.compiler"),
+            preloads=(("cuda", "triton"), ("cuda", "triton.compiler")),
             summary="Triton kernels on a GPU, compiled when they are first called",
         ),
         BuilderSpec(

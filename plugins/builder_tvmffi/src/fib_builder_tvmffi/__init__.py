@@ -23,6 +23,7 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
             probe="fib_builder_tvmffi.probe:probe",
             summary="C++ that exports its functions through TVM FFI",
             compiles=True,
+            preloads=(("cpu", "tvm_ffi"),),  # on a GPU the import opens the device
         ),
         BuilderSpec(
             name="tvm_ffi_cuda",

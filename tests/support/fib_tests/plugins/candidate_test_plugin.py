@@ -43,6 +43,7 @@ def fib_register_builders():
         handles=(("python", "*"),),
         priority=1000,
         factory="candidate_test_plugin:InlineBuilder",
+        preloads=(("cpu", "xmlrpc.client"), ("cpu", "there_is_none"), ("cuda", "xmlrpc.server")),
     )
 
 

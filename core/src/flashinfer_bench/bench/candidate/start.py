@@ -77,10 +77,12 @@ def preload_for_solutions(device: str) -> None:
     """Import what solutions import, as builders tell; worth it where many processes are forked."""
     from flashinfer_bench.plugins import default_catalog
 
-    serving = (entry.spec for entry in default_catalog().builders if entry.spec.serves(device))
-    for module in dict.fromkeys(name for spec in serving for name in spec.preloads):
-        with contextlib.suppress(Exception):  # a solution that needs it will tell
-            importlib.import_module(module)
+    kind = device.partition(":")[0]
+    for entry in default_catalog().builders:
+        for wanted, module in entry.spec.preloads:
+            if wanted == kind:
+                with contextlib.suppress(Exception):  # a solution that needs it will tell
+                    importlib.import_module(module)
 
 
 def _load_compilers(device: str, *, ask_probes: bool) -> None:

@@ -42,16 +42,19 @@ def command(module: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", _BOOTSTRAP, path, module, *map(str, arguments)]
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, device: str) -> dict[str, str]:
     """Return the environment of a process whose current folder is another.
 
     Parameters
     ----------
     folder : Path
         Where it may write its temporary files.
+    device : str
+        What it works on: on the CPU it sees no GPU.
     """
     return {
         **os.environ,
+        **({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}),
         # What is judged is the solution, not what would be put in the place of what it calls.
         "FIB_ENABLE_APPLY": "0",
         "FIB_ENABLE_TRACING": "0",

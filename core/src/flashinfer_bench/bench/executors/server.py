@@ -163,7 +163,7 @@ class ForkServer:
                 stdout=self._output,
                 stderr=self._output,
                 cwd=self._folder,
-                env=launch.environment(self._folder),
+                env=launch.environment(self._folder, self._device),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

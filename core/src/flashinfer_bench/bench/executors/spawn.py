@@ -165,7 +165,7 @@ class SpawnExecutor(Executor):
             stdout=ends.their_log,
             stderr=ends.their_log,
             cwd=folder,
-            env=launch.environment(folder),
+            env=launch.environment(folder, self.device),
             pass_fds=fds,
             start_new_session=True,
         )

@@ -382,7 +382,7 @@ def _last_record(
         tempfile.TemporaryFile() as log,
     ):
         command = launch.command(_MODULE, device, *extra)
-        with _running(command, Path(folder), log, timeout_s) as process:
+        with _running(device, command, Path(folder), log, timeout_s) as process:
             record = _follow(process, on_progress)
         if process.returncode or "ceilings" not in record:
             raise _failure(device, process.returncode, log, timeout_s)
@@ -391,7 +391,7 @@ def _last_record(
 
 @contextmanager
 def _running(
-    command: list[str], folder: Path, log: IO[bytes], timeout_s: float
+    device: str, command: list[str], folder: Path, log: IO[bytes], timeout_s: float
 ) -> Iterator[subprocess.Popen[str]]:
     from flashinfer_bench.bench.executors import launch
 
@@ -402,7 +402,7 @@ def _running(
         stderr=log,
         text=True,
         cwd=folder,
-        env=launch.environment(folder),
+        env=launch.environment(folder, device),
     )
     killer = threading.Timer(timeout_s, process.kill)
     killer.daemon = True
