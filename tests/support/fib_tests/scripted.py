@@ -223,7 +223,10 @@ class FakeCandidate(Candidate):
         result = self._do("time", lambda: self._space["run"](*inputs))
         self._outputs = list(result) if isinstance(result, tuple) else [result]
         if release is not None:
-            release.answered([address for address, _ in filter(None, self.places())])
+            addresses = [address for address, _ in filter(None, self.places())]
+            addresses += [0] * (memory.MOST_OUTPUTS - len(addresses))
+            release.glance([0] * memory.ADDRESSES + addresses)
+            release.answered(addresses)
             release.after()
         samples = self._space.get("SAMPLES", [2.0])
         sample = float(samples[self._fired % len(samples)])

@@ -78,6 +78,10 @@ class Memory:
         """Its first page as unsigned integers of 64 bits; each is read and written at once."""
         return memoryview(self._map)[:_PAGE_BYTES].cast("Q")
 
+    def peek(self, start: int, nbytes: int) -> bytes:
+        """Return some bytes, in as little time as possible."""
+        return self._map[start : start + nbytes]
+
     def close(self) -> None:
         """Close the descriptor; what is mapped stays as long as tensors on it do."""
         self._close()

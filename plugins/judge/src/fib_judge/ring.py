@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.bench import memory
@@ -30,9 +31,10 @@ _AT_ONCE = 1 << 16
 
 _LATE, _LOOKED_AT = 2048, 512  # elements of a tensor
 _CHOICES, _WORD = 8, 4  # of which elements are written last on a GPU; bytes that are written so
-_PIECES, _PIECE = 8, 256  # bytes
+_PIECES, _PIECE, _GLIMPSE = 8, 256, 16  # bytes
 _L2_TIMES = 2
 _OVERWRITTEN = "an input was overwritten"
+LATE = "outputs were still written after the answer"
 _NS_PER_MS = 1e6
 
 
@@ -188,6 +190,11 @@ class Ring:
             found.append(value)
         return found
 
+    def peeker(self, slot: int, number: int, start: int, nbytes: int) -> Callable[[], bytes]:
+        """Return what reads bytes of an output of a slot, on the CPU."""
+        first = self.parts(slot)[1][number].data_ptr() - self._memory.tensor.data_ptr()
+        return partial(self._memory.peek, first + start, nbytes)
+
     def late_words(self, rng: random.Random) -> torch.Tensor:
         """Return which words of a slot's inputs are written last on a GPU: some of each input."""
         if not self._choices:
@@ -251,6 +258,10 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(units.get(tensor.element_size(), torch.int64))
 
 
+def _nbytes(spec: OutputSpec) -> int:
+    return spec.dtype.itemsize * math.prod(spec.shape)
+
+
 def _some(length: int, count: int, rng: random.Random) -> slice:
     step = max(1, length // count)
     # Odd, and another one each time, or all may lie in one column of a matrix.
@@ -274,11 +285,14 @@ class Turn(Release):
     waited_ms : float
         How long the main thread of the process, or this one, could have run during the call while
         others had its core; on the CPU.
+    late : bool
+        Whether an output was seen to be written after the answer.
     """
 
     packed: Optional[torch.Tensor] = None
     outputs: Sequence[torch.Tensor] = ()
     waited_ms = 0.0
+    late = False
 
     def __init__(self, ring: Ring, slot: int, rng: random.Random, *, into: bool) -> None:
         self.slot, self.into = slot, into
@@ -348,6 +362,9 @@ class HostTurn(Turn):
             found = (self._piece(number, spec) for number, spec in specs)
             self._pieces = [piece for piece in found if piece.whole]
         self._kept: list[Any] = []
+        self._look = self._look_at_one()
+        self._page: Sequence[int] = ()
+        self._glimpse: Optional[bytes] = None
 
     def fill(self) -> None:
         """Write inputs, but for some elements, and poison outputs."""
@@ -375,6 +392,26 @@ class HostTurn(Turn):
         for into, value in self._late:
             into.copy_(value)
 
+    def _look_at_one(self) -> Callable[[Sequence[int]], Optional[bytes]]:
+        """Return what reads a place of an output at once, by the words of the page."""
+        sizes = [(number, _nbytes(spec)) for number, spec in enumerate(self._ring.specs)]
+        filled = [(number, nbytes) for number, nbytes in sizes if nbytes][: memory.MOST_OUTPUTS]
+        if not filled:
+            return lambda words: None
+        number, nbytes = self._rng.choice(filled)
+        size = min(_GLIMPSE, nbytes)
+        # What is written in order is late at the end; who writes in another one does not know.
+        start = self._rng.choice((nbytes - size, self._rng.randrange(nbytes - size + 1)))
+        if self.into:
+            there = self._ring.peeker(self.slot, number, start, size)
+            return lambda words: there()
+        word, read = memory.ADDRESSES + number, self._ring.attempt.candidate.peeker([start], size)
+        return lambda words: read(words[word]) if words[word] else None
+
+    def glance(self, words: Sequence[int]) -> None:
+        """Look at one place of an output."""
+        self._page, self._glimpse = words, self._look(words)
+
     def answered(self, addresses: Sequence[int]) -> None:
         """Copy parts of outputs away, before anything could still be written there."""
         self._words = self._ring.addresses = list(addresses)
@@ -388,7 +425,8 @@ class HostTurn(Turn):
             self._kept.append(read(address) if address else None)
 
     def after(self) -> None:
-        """See how long there has been no core, and whether inputs are as they were."""
+        """See how long there has been no core, and whether all is as it was."""
+        self.late = len(self._page) > 0 and self._look(self._page) != self._glimpse
         pairs = zip(self._ring.waits_ms(), self._waits, strict=True)
         self.waited_ms = max(now - before for now, before in pairs)
         for into, value in self._pairs if self._secured else ():
@@ -396,7 +434,7 @@ class HostTurn(Turn):
             self._given.append((into[part].clone(), value[part]))
 
     def _piece(self, number: int, spec: OutputSpec) -> _Piece:
-        whole = spec.dtype.itemsize * math.prod(spec.shape)
+        whole = _nbytes(spec)
         starts, size = [0], whole
         if whole > _AT_ONCE:
             size = _PIECE
@@ -410,7 +448,7 @@ class HostTurn(Turn):
                 return _OVERWRITTEN
         candidate = self._ring.attempt.candidate
         views = zip(self._kept, self._views, strict=False)
-        late = any(not kept.equal(now) for kept, now in views)
+        late = self.late or any(not kept.equal(now) for kept, now in views)
         for number, one in enumerate(candidate.returned()[: len(self._words)]):
             if isinstance(one, (bool, int, float)):
                 late = late or memory.word_of(one) != self._words[number]
@@ -418,7 +456,7 @@ class HostTurn(Turn):
         for piece, kept in zip(self._pieces, self._kept, strict=False):
             place = places[piece.number] if piece.number < len(places) else None
             late = late or (place is not None and not self._is_as_it_was(piece, kept, *place))
-        return "outputs were still written after the answer" if late else None
+        return LATE if late else None
 
     def overwritten(self) -> set[int]:
         """See `Turn.overwritten`."""

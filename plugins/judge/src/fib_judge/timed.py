@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import Violation, find_violation
 from fib_judge.records import KeyedRandom
-from fib_judge.ring import SLOTS, Ring, Turn
+from fib_judge.ring import LATE, SLOTS, Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
@@ -244,6 +244,7 @@ class Course:
         self.looks: list[Look] = []
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
+        self.late = False  # in any call so far
 
     def fire(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
@@ -254,6 +255,7 @@ class Course:
         self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured, packed=packed)
         call = self.attempt.fire(turn.slot, release=turn)
         call = replace(call, waited_ms=turn.waited_ms)
+        self.late = self.late or turn.late
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
 
     def empty(self, *, into: bool) -> calls.TimedCall:
@@ -302,7 +304,7 @@ class Course:
         """
         assert self.turn is not None
         outputs = self.outputs()
-        problem = self.turn.problem()
+        problem = self.turn.problem() or (LATE if self.late else None)
         baseline = self.attempt.baseline
         if type(baseline.evaluator).find_pattern is not Evaluator.find_pattern:
             trial = _DrawnTrial(check.number, self.values, _on_cpu(check.expected))

@@ -61,7 +61,12 @@ def open_streams() -> None:
     sys.stdin = sys.__stdin__ = _text(0, "r")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text(1, "w")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _text(2, "w")  # type: ignore[misc]
-    # A crash in native code then leaves a Python traceback in the log.
+    trace_crashes()
+
+
+def trace_crashes() -> None:
+    """Have a crash in native code leave a Python traceback in the log."""
+    faulthandler.disable()
     faulthandler.enable(file=2)
 
 

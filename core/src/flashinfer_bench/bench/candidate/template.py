@@ -212,6 +212,7 @@ def main(arguments: list[str]) -> NoReturn:
         _start_over()
     if not compiles_only:
         start.preload_for_solutions(arguments[2])
+        enter.trace_crashes()  # again: some of these take the signals for themselves
     _end_threads()
     template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
     sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))

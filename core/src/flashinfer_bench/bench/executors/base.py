@@ -228,6 +228,15 @@ class Release:
     def last(self) -> None:
         """Write what is left, at once before the release; the clock runs."""
 
+    def glance(self, words: Sequence[int]) -> None:
+        """Look at one place of what is there, before anything else is done after the answer.
+
+        Parameters
+        ----------
+        words : sequence of int
+            The page; see `flashinfer_bench.bench.memory`.
+        """
+
     def after(self) -> None:
         """Do what is to be done at once after the clock has stopped."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.candidate.processes import freezer_of
 from flashinfer_bench.bench.executors.base import Attachment, FiredCall, Release
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
-from flashinfer_bench.bench.executors.frozen import FrozenTree, Pieces, why_not
+from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
 from flashinfer_bench.bench.executors.log import printable
 from flashinfer_bench.bench.executors.threads import (
     cores_of,
@@ -72,7 +73,7 @@ class CallTiming(Conversation):
         self._definition: Optional[Definition] = None
         self._axes: dict[int, dict[str, int]] = {}
         self._returned: Optional[_Returned] = None
-        self._readable = False
+        self._memory = -1  # descriptor of the process's memory, if it can be read
         self._words: Optional[memoryview] = None
         self._freezer: Optional[Freezer] = None
 
@@ -153,7 +154,7 @@ class CallTiming(Conversation):
         if self._await_spinning(words, deadline) is None:
             return None
         woken_s = 0.0
-        if release.stopped and self._readable:
+        if release.stopped and self._memory >= 0:
             frozen = self._freeze(deadline)
             try:
                 release.fill()
@@ -170,10 +171,11 @@ class CallTiming(Conversation):
             if self._await_spinning(words, deadline) is None:
                 return None
         release.before()
+        glance = partial(release.glance, words)
         began = time.perf_counter()
         release.last()
         words[GO] = go
-        seen = self._await_word(words, DONE, go, deadline)
+        seen = self._await_word(words, DONE, go, deadline, glance)
         if seen is None:
             return None
         release.answered(words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
@@ -187,14 +189,23 @@ class CallTiming(Conversation):
         return self._await_word(words, SEEN, word, deadline)
 
     def _await_word(
-        self, words: memoryview, place: int, wanted: int, deadline: Deadline
+        self,
+        words: memoryview,
+        place: int,
+        wanted: int,
+        deadline: Deadline,
+        at_once: Callable[[], object] = lambda: None,
     ) -> Optional[float]:
-        """Return when a word was there; None if a message comes, or the process ends, before."""
+        """Return when a word was there, after a call of `at_once`.
+
+        None if a message comes, or the process ends, before.
+        """
         clock = time.perf_counter
         began = clock()
         while True:
             for _ in range(_LOOKS):
                 if words[place] == wanted:
+                    at_once()
                     return clock()
             waited_s = clock() - began
             self._log.drain()  # or who prints much waits for ever
@@ -216,9 +227,16 @@ class CallTiming(Conversation):
 
     def peeker(self, starts: Sequence[int], nbytes: int) -> Callable[[int], Optional[bytes]]:
         """Return what reads pieces of the process's memory; see `Candidate.peeker`."""
-        if not self._readable:
-            return lambda address: None
-        return Pieces(self.pid, starts, nbytes).at
+        file, read, whole = self._memory, os.pread, nbytes * len(starts)
+
+        def at(address: int) -> Optional[bytes]:
+            try:
+                found = b"".join([read(file, nbytes, address + start) for start in starts])
+            except (OSError, OverflowError):  # no such address
+                return None
+            return found if len(found) == whole else None  # there is no such process any more
+
+        return at
 
     def collect(self, *, timeout_s: float) -> list[Any]:
         """Return what the last timed call returned; see `Candidate.collect`."""
@@ -226,7 +244,7 @@ class CallTiming(Conversation):
         slot = returned.slot if returned is not None else -1
         budget = self._output_budget(slot)
         with self._exchange("time", timeout_s) as deadline:
-            if returned is None or not self._readable:
+            if returned is None or self._memory < 0:
                 return self._ask_for_outputs(budget, deadline)
             if all(place is not None for _, place in returned.tensors):
                 return self._read(returned, budget, deadline)
@@ -258,7 +276,7 @@ class CallTiming(Conversation):
 
     def rest(self, *, timeout_s: float) -> None:
         """Stop the process tree until the next request; see `Candidate.rest`."""
-        if not self._readable or self._frozen is not None:
+        if self._memory < 0 or self._frozen is not None:
             return
         with self._exchange("time", timeout_s) as deadline:
             self._frozen = self._freeze(deadline)
@@ -295,15 +313,19 @@ class CallTiming(Conversation):
 
     def _look_at_memory(self) -> None:
         """Find out whether memory can be read, as long as no solution could prevent it."""
-        self._readable = False
         if self._device != "cpu" or why_not() is not None:
             return
         try:
-            os.close(os.open(f"/proc/{self.pid}/mem", os.O_RDONLY))
+            self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return
         self._freezer = freezer_of(self.pid)
-        self._readable = True
+
+    def _release(self) -> None:
+        file, self._memory = self._memory, -1
+        if file >= 0:
+            os.close(file)
+        super()._release()
 
     def _output_budget(self, slot: int) -> int:
         """Return how many bytes of outputs to take: what is declared, and room for mistakes."""

@@ -21,7 +21,7 @@ from flashinfer_bench.bench.candidate.processes import libc
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from flashinfer_bench.bench.candidate.processes import Freezer
 
@@ -238,33 +238,3 @@ def _read_into(pid: int, address: int, into: memoryview) -> None:
     if number in (errno.EFAULT, errno.EINVAL, errno.EIO):
         raise ProtocolError(f"{len(into)} bytes at {address:#x} are not all readable")
     raise OSError(number, os.strerror(number))
-
-
-class Pieces:
-    """Reads pieces of the memory of a process that runs, in as little time as possible.
-
-    Parameters
-    ----------
-    pid : int
-        The process.
-    starts : sequence of int
-        Where each piece begins, in bytes from an address; at most 1,024.
-    nbytes : int
-        How many bytes each piece has.
-    """
-
-    def __init__(self, pid: int, starts: Sequence[int], nbytes: int) -> None:
-        self._read = libc().process_vm_readv
-        self._read.restype = ctypes.c_ssize_t
-        self._into = ctypes.create_string_buffer(len(starts) * nbytes)
-        local = _Span(ctypes.addressof(self._into), len(self._into))
-        self._remote = (_Span * len(starts))(*(_Span(0, nbytes) for _ in starts))
-        self._starts = list(zip(self._remote, starts, strict=True))
-        one, count, none = ctypes.c_ulong(1), ctypes.c_ulong(len(starts)), ctypes.c_ulong(0)
-        self._arguments = pid, ctypes.byref(local), one, ctypes.byref(self._remote), count, none
-
-    def at(self, address: int) -> Optional[bytes]:
-        """Return them, from an address on; None if they cannot be read."""
-        for span, start in self._starts:
-            span.base = address + start
-        return self._into.raw if self._read(*self._arguments) == len(self._into) else None
