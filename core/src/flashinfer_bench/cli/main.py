@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -205,6 +207,8 @@ def _wants_traceback() -> bool:
 
 # ------------------------------------------------------------------------------- the program
 
+_GARBAGE = 100_000  # new objects, from one look for garbage to the next; 700 by default
+
 running = False
 """Whether this process is ``fib``: nothing is patched in it."""
 
@@ -213,6 +217,9 @@ def main() -> NoReturn:
     """Run ``fib`` on the arguments of this process and exit."""
     global running
     running = True
+    # Collecting garbage takes a third of the time in which torch is imported, and at the end again.
+    gc.set_threshold(_GARBAGE)
+    atexit.register(gc.freeze)
     replace_closed_streams()
     typer.main.get_command(app)()
     raise AssertionError("the command exits by itself")  # pragma: no cover

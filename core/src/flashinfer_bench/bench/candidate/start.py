@@ -52,6 +52,7 @@ def preload(device: str, *, compiles_only: bool = False, ask_probes: bool = True
         Whether candidates may be forked: False if the thread of a probe still runs. It may hold a
         lock, which nobody would release in a child.
     """
+    gc.disable()  # it would take a third of the time
     for module in _TO_COMPILE if compiles_only else _TO_RUN:
         importlib.import_module(module)
     before = set(threading.enumerate())
@@ -70,6 +71,7 @@ def preload(device: str, *, compiles_only: bool = False, ask_probes: bool = True
     # Keep the collector off these objects: it would touch, and so copy, every page of them.
     gc.collect()
     gc.freeze()
+    gc.enable()
     return before.issuperset(threading.enumerate())
 
 
@@ -83,6 +85,7 @@ def preload_for_solutions(device: str) -> None:
             if wanted == kind:
                 with contextlib.suppress(Exception):  # a solution that needs it will tell
                     importlib.import_module(module)
+    gc.freeze()
 
 
 def _load_compilers(device: str, *, ask_probes: bool) -> None:
