@@ -232,7 +232,7 @@ def test_workers_inherit_it(dataset):
 def test_solutions_are_judged_without_it(monkeypatch, tmp_path):
     monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
     monkeypatch.setenv("FIB_ENABLE_TRACING", "1")
-    environment = launch.environment(tmp_path)
+    environment = launch.environment(tmp_path, "cpu")
     assert (environment["FIB_ENABLE_APPLY"], environment["FIB_ENABLE_TRACING"]) == ("0", "0")
 
 

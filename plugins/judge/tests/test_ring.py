@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fib_judge.ring import DeviceTurn
 from fib_judge.timed import Course
 from flashinfer_bench.bench.calls import Attempt, Deadline
 from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
@@ -246,3 +247,29 @@ def run(x, y, *z):
             values[0][0] = 1 if number < 4 else -1
             (output,), _ = call(course, values)
             assert output.isnan().all() == (number >= 4)
+
+
+def test_what_a_gpu_is_given(made, monkeypatch):
+    """Its writing needs no GPU: some words come last, and until then others of them lie there."""
+    ring = made("def run(x, y):\n    return x + y\n")(5_000).ring
+    monkeypatch.setattr(ring, "wait", lambda: None)
+    monkeypatch.setattr(ring, "flush", lambda: None)
+    values = [torch.randn(5_000), torch.randn(5_000)]
+    for _ in range(2 * len(ring)):
+        slot = ring._next
+        packed = ring.packed(slot, values)
+        ring._next = (slot + 1) % len(ring)
+        turn = DeviceTurn(ring, slot, random.Random(slot), packed, secured=True, into=False)
+        room = ring.room(slot)
+        turn.fill()
+        other = (room != packed).view(-1, 4).any(1)
+        assert 2_000 < int(other.sum()) <= 2 * 2_500
+        assert sorted(room.view(torch.int32).tolist()) == sorted(packed.view(torch.int32).tolist())
+        assert all(output.isnan().all() for output in ring.parts(slot)[1])
+        turn.last()
+        assert room.equal(packed)
+        assert [one.equal(value) for one, value in zip(ring.parts(slot)[0], values)] == [True] * 2
+        turn.answered([])
+        ring.parts(slot)[0][1][7] = 1.0
+        turn.after()
+        assert (turn.overwritten(), turn.problem()) == ({1}, "an input was overwritten")

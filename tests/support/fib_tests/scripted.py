@@ -225,7 +225,7 @@ class FakeCandidate(Candidate):
         if release is not None:
             addresses = [address for address, _ in filter(None, self.places())]
             addresses += [0] * (memory.MOST_OUTPUTS - len(addresses))
-            release.glance([0] * memory.ADDRESSES + addresses)
+            release.glance(addresses)
             release.answered(addresses)
             release.after()
         samples = self._space.get("SAMPLES", [2.0])

@@ -409,18 +409,6 @@ def ask(evaluator: Evaluator, question: Callable[..., _Answer], *arguments: Any)
         raise EvaluatorFailed(message) from error
 
 
-def _has_room(device: str) -> bool:
-    """Return whether at least half of a GPU's memory is free: each process holds a context."""
-    if device == "cpu":
-        return True
-    import torch
-
-    if not torch.cuda.is_available():  # it works for another process, such as an executor's
-        return True
-    free, total = torch.cuda.mem_get_info(device)
-    return free > total / 2
-
-
 @contextmanager
 def in_worker(report: Report) -> Iterator[Attempt]:
     """Lend a process in which the solution is loaded, for the body of a ``with`` statement.
@@ -429,7 +417,7 @@ def in_worker(report: Report) -> Iterator[Attempt]:
     """
     session, baseline = report.session, report.baseline
     with session.pool.worker(solution_key(report.solution)) as worker:
-        worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES and _has_room(session.device)
+        worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES
         deadline = Deadline(session.config.timeout_seconds)
         attempt = Attempt(session, report.solution, baseline, worker, deadline)
         try:

@@ -24,6 +24,7 @@ WorkerKey = tuple[str, ...]
 
 # What compiling a large source takes at its peak; torch's headers with nvcc take 3 GB.
 _MEMORY_OF_A_COMPILER = 2 * 2**30
+_FEW = 4  # idle workers are kept however much of a GPU's memory is taken
 LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
 
 T = TypeVar("T")
@@ -200,7 +201,9 @@ class WorkerPool:
         try:
             with self._busy.having(worker.candidate):
                 yield worker
-            has_room = len(self._idle) < self.keep and not self.interrupted
+            count = len(self._idle)
+            has_room = count < self.keep and (count < _FEW or _has_room(self.executor.device))
+            has_room = has_room and not self.interrupted
             kept = has_room and worker.reusable and worker.candidate.alive
         finally:
             if kept:
@@ -237,6 +240,18 @@ class WorkerPool:
     def interrupt(self) -> None:
         """End the workers that are busy; to be called from another thread, once and for all."""
         self._busy.interrupt()
+
+
+def _has_room(device: str) -> bool:
+    """Return whether at least half of a GPU's memory is free: each process holds a context."""
+    if device == "cpu":
+        return True
+    import torch
+
+    if not torch.cuda.is_available():  # it works for another process, such as an executor's
+        return True
+    free, total = torch.cuda.mem_get_info(device)
+    return free > total / 2
 
 
 def default_jobs(*, spare: int = 1) -> int:

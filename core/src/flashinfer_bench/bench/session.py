@@ -415,8 +415,8 @@ class PersistentRunner(Runner):
     """Keeps processes alive for further workloads of the same solution, never for another one.
 
     What a solution has built or compiled stays. A process is given up after anything that went
-    wrong in it, when the next definition begins, when there are too many, or on a CUDA device when
-    half of its memory is taken: each one holds a context and cached memory.
+    wrong in it, when the next definition begins, when there are too many, or some on a CUDA device
+    of which half the memory is taken: each one holds a context and cached memory.
     """
 
     keep: ClassVar[dict[str, int]] = {"cpu": 16, "cuda": 16}

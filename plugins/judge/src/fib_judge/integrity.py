@@ -90,6 +90,8 @@ class Overhead:
         Median of what they took to return to the host.
     woken_ms : float
         Median of what a process needs to go on after it has stood still.
+    on_host : bool
+        Whether the reference's calls do nothing on the device either.
     """
 
     exchange_ms: float
@@ -98,6 +100,7 @@ class Overhead:
     spread_ms: float = 0.0
     enqueued_ms: float = 0.0
     woken_ms: float = 0.0
+    on_host: bool = False
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -124,7 +127,8 @@ class Overhead:
         # What the device waits for runs while it is enqueued: no time is beyond such calls.
         alone = max(quantile(sorted(map(_beyond_ms, some)), _LOW) for some in empty.values())
         return cls(
-            *(least, into, max(middle, alone), spread, enqueued, min(woken, _MOST_WAKING_MS))
+            *(least, into, max(middle, alone), spread, enqueued, min(woken, _MOST_WAKING_MS)),
+            on_host=_is_nothing(calls),
         )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
@@ -165,7 +169,7 @@ class Overhead:
         limit = _FREE_MS + _TIMES_ENQUEUED * self.enqueued_ms
         if median(call.enqueued_ms for call in calls) > limit:
             return True
-        return median(call.sample_ms for call in calls) <= _NOTHING * _SHORTEST_ON_DEVICE_MS
+        return _is_nothing(calls) and not self.on_host
 
     def grown(self, empty: Sequence[TimedCall], calls: Sequence[TimedCall]) -> Overhead:
         """Return it after later exchanges, as of `of`: with more processes a GPU takes longer.
@@ -180,6 +184,10 @@ class Overhead:
     def allowed_ms(self) -> float:
         """How much longer any call may take, whatever it claims."""
         return max(_SLACK_MS, min(_MOST_MS, _SPREADS * self.spread_ms))
+
+
+def _is_nothing(calls: Sequence[TimedCall]) -> bool:
+    return median(call.sample_ms for call in calls) <= _NOTHING * _SHORTEST_ON_DEVICE_MS
 
 
 def _beyond_ms(call: TimedCall) -> float:

@@ -30,7 +30,7 @@ _AT_ONCE = 1 << 16
 """Bytes that are written, or copied away, within microseconds."""
 
 _LATE, _LOOKED_AT = 2048, 512  # elements of a tensor
-_CHOICES, _WORD = 8, 4  # of which elements are written last on a GPU; bytes that are written so
+_WORD = 4  # bytes that are written at a time on a GPU
 _PIECES, _PIECE, _GLIMPSE = 8, 256, 16  # bytes
 _L2_TIMES = 2
 _OVERWRITTEN = "an input was overwritten"
@@ -74,7 +74,6 @@ class Ring:
         self._sets: list[list[torch.Tensor]] = []
         self._schedules: Sequence[int] = ()
         self._flushed: Optional[torch.Tensor] = None
-        self._choices: list[torch.Tensor] = []
         self.addresses: list[int] = []  # of what was returned last
         self._next = 0
         loaded = attempt.worker.loaded
@@ -197,19 +196,15 @@ class Ring:
 
     def late_words(self, rng: random.Random) -> torch.Tensor:
         """Return which words of a slot's inputs are written last on a GPU: some of each input."""
-        if not self._choices:
-            self._choices = [self._chosen(rng) for _ in range(_CHOICES)]
-        return rng.choice(self._choices)
-
-    def _chosen(self, rng: random.Random) -> torch.Tensor:
         import torch
 
-        first, rows = self.room(0).data_ptr(), [torch.arange(0)]
+        first, rows = self.room(0).data_ptr(), [torch.arange(0, device=self.device)]
         for place in self.parts(0)[0]:
             words = range(-(-place.nbytes // _WORD))[_some(-(-place.nbytes // _WORD), _LATE, rng)]
             start = (place.data_ptr() - first) // _WORD
-            rows.append(torch.arange(start + words.start, start + words.stop, words.step))
-        return torch.cat(rows).to(self.device)
+            ends = start + words.start, start + words.stop, words.step
+            rows.append(torch.arange(*ends, device=self.device))
+        return torch.cat(rows)
 
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
@@ -267,6 +262,19 @@ def _some(length: int, count: int, rng: random.Random) -> slice:
     # Odd, and another one each time, or all may lie in one column of a matrix.
     step = (step - rng.randrange(step // 8 + 1)) | 1
     return slice(rng.randrange(step), None, step)
+
+
+def _shuffled(values: torch.Tensor) -> torch.Tensor:
+    """Return them in an order that nobody can undo: they look like what is to come."""
+    import torch
+
+    return values[torch.randperm(len(values), device=values.device)]
+
+
+_Glimpse = tuple[int, Optional[bytes]]
+"""Address of an output in the process, and what was there; None if it cannot be read."""
+
+_NOTHING_THERE: _Glimpse = (0, b"")
 
 
 class Turn(Release):
@@ -360,11 +368,10 @@ class HostTurn(Turn):
         else:
             specs = enumerate(ring.specs[: memory.MOST_OUTPUTS])
             found = (self._piece(number, spec) for number, spec in specs)
-            self._pieces = [piece for piece in found if piece.whole]
+            self._pieces = [piece for piece in found if piece is not None]
         self._kept: list[Any] = []
         self._look = self._look_at_one()
-        self._page: Sequence[int] = ()
-        self._glimpse: Optional[bytes] = None
+        self._glimpse: Optional[_Glimpse] = None
 
     def fill(self) -> None:
         """Write inputs, but for some elements, and poison outputs."""
@@ -372,7 +379,7 @@ class HostTurn(Turn):
             for into, value in self._pairs:
                 into.copy_(value)
             for into, value in self._late:
-                into.copy_(value.flip(0))
+                into.copy_(_shuffled(value))
             self._prepare()  # now that it stands still: it could make this take long
 
     def _prepare(self) -> None:
@@ -392,25 +399,34 @@ class HostTurn(Turn):
         for into, value in self._late:
             into.copy_(value)
 
-    def _look_at_one(self) -> Callable[[Sequence[int]], Optional[bytes]]:
-        """Return what reads a place of an output at once, by the words of the page."""
-        sizes = [(number, _nbytes(spec)) for number, spec in enumerate(self._ring.specs)]
-        filled = [(number, nbytes) for number, nbytes in sizes if nbytes][: memory.MOST_OUTPUTS]
+    def _look_at_one(self) -> Callable[[Sequence[int]], _Glimpse]:
+        """Return what reads a place of an output at once, by the addresses of all of them."""
+        specs = enumerate(self._ring.specs[: memory.MOST_OUTPUTS])
+        # A number may come for what has no dimensions, and it has no address.
+        sizes = [(number, _nbytes(spec)) for number, spec in specs if self.into or spec.shape]
+        filled = [(number, nbytes) for number, nbytes in sizes if nbytes]
         if not filled:
-            return lambda words: None
+            return lambda addresses: _NOTHING_THERE
         number, nbytes = self._rng.choice(filled)
         size = min(_GLIMPSE, nbytes)
         # What is written in order is late at the end; who writes in another one does not know.
         start = self._rng.choice((nbytes - size, self._rng.randrange(nbytes - size + 1)))
         if self.into:
             there = self._ring.peeker(self.slot, number, start, size)
-            return lambda words: there()
-        word, read = memory.ADDRESSES + number, self._ring.attempt.candidate.peeker([start], size)
-        return lambda words: read(words[word]) if words[word] else None
+            return lambda addresses: (0, there())
+        read = self._ring.attempt.candidate.peeker([start], size)
+        if read is None:
+            return lambda addresses: _NOTHING_THERE
 
-    def glance(self, words: Sequence[int]) -> None:
+        def look(addresses: Sequence[int]) -> _Glimpse:
+            address = addresses[number] if number < len(addresses) else 0
+            return address, read(address) if address else b""
+
+        return look
+
+    def glance(self, addresses: Sequence[int]) -> None:
         """Look at one place of an output."""
-        self._page, self._glimpse = words, self._look(words)
+        self._glimpse = self._look(addresses)
 
     def answered(self, addresses: Sequence[int]) -> None:
         """Copy parts of outputs away, before anything could still be written there."""
@@ -426,20 +442,23 @@ class HostTurn(Turn):
 
     def after(self) -> None:
         """See how long there has been no core, and whether all is as it was."""
-        self.late = len(self._page) > 0 and self._look(self._page) != self._glimpse
+        if self._glimpse is not None:
+            # At the address that counts, and where it can be read: else it would be hidden there.
+            self.late = self._look(self._words) != self._glimpse or self._glimpse[1] is None
         pairs = zip(self._ring.waits_ms(), self._waits, strict=True)
         self.waited_ms = max(now - before for now, before in pairs)
         for into, value in self._pairs if self._secured else ():
             part = _some(len(into), _LATE, self._rng)
             self._given.append((into[part].clone(), value[part]))
 
-    def _piece(self, number: int, spec: OutputSpec) -> _Piece:
+    def _piece(self, number: int, spec: OutputSpec) -> Optional[_Piece]:
         whole = _nbytes(spec)
         starts, size = [0], whole
         if whole > _AT_ONCE:
             size = _PIECE
             starts = sorted(self._rng.randrange(whole // size) * size for _ in range(_PIECES))
-        return _Piece(number, whole, self._ring.attempt.candidate.peeker(starts, size))
+        read = self._ring.attempt.candidate.peeker(starts, size)
+        return _Piece(number, whole, read) if whole and read is not None else None
 
     def problem(self) -> Optional[str]:
         """See `Turn.problem`."""
@@ -465,7 +484,7 @@ class HostTurn(Turn):
     def _is_as_it_was(self, piece: _Piece, kept: Any, address: int, span: int) -> bool:
         if address != self._words[piece.number] or span != piece.whole:  # it was to have no gaps
             return False
-        return bool(kept == piece.read(address))
+        return kept is not None and bool(kept == piece.read(address))
 
 
 class DeviceTurn(Turn):
@@ -504,7 +523,7 @@ class DeviceTurn(Turn):
     def fill(self) -> None:
         """Write inputs, but for some words, and poison outputs."""
         self._room.copy_(self._words)
-        self._room.index_copy_(0, self._places, self._late.flip(0))
+        self._room.index_copy_(0, self._places, _shuffled(self._late))
         for output in self._outputs:
             poison(output)
         if self._ring.attempt.baseline.config.cache == "cold":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fib_judge.records import VerifiedAttempt
     from fib_judge.values import Values
     from flashinfer_bench.bench.measurement import DeviceBaseline
+    from flashinfer_bench.data import Correctness
 
 
 MOST_CHECKS = 16
@@ -245,6 +246,7 @@ class Course:
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
         self.late = False  # in any call so far
+        self.correctness: Optional[Correctness] = None  # of the last look
 
     def fire(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
@@ -311,6 +313,7 @@ class Course:
             self.looks.append((trial, _on_cpu(outputs)))
         with self.attempt.deadline.stopped():
             found = compare_timed(baseline, self.values, check, outputs)
+        self.correctness = found.correctness
         if problem is not None and found.correctness is not None:
             message = f"integrity: {where}: {problem}"
             if not found.passed:
@@ -423,6 +426,10 @@ def time_distrusting(
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
         course.close()
+    if course.late and course.correctness is not None:  # after the last look
+        message = f"integrity: in a timed call {LATE}"
+        wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
+        raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
     violation = find_violation(
         taken.calls,
         device=session.device,

@@ -75,17 +75,24 @@ def preload(device: str, *, compiles_only: bool = False, ask_probes: bool = True
     return before.issuperset(threading.enumerate())
 
 
-def preload_for_solutions(device: str) -> None:
-    """Import what solutions import, as builders tell; worth it where many processes are forked."""
+def preload_for_solutions(device: str) -> bool:
+    """Import what solutions import, as builders tell; worth it where many processes are forked.
+
+    Returns
+    -------
+    bool
+        As of `preload`.
+    """
     from flashinfer_bench.plugins import default_catalog
 
-    kind = device.partition(":")[0]
+    kind, before = device.partition(":")[0], set(threading.enumerate())
     for entry in default_catalog().builders:
         for wanted, module in entry.spec.preloads:
             if wanted == kind:
                 with contextlib.suppress(Exception):  # a solution that needs it will tell
                     importlib.import_module(module)
     gc.freeze()
+    return before.issuperset(threading.enumerate())
 
 
 def _load_compilers(device: str, *, ask_probes: bool) -> None:

@@ -186,7 +186,7 @@ def _end_threads() -> None:
 
 
 def _start_over() -> NoReturn:
-    """Become a server that asks no probes, to be rid of the thread of one that does not answer."""
+    """Become a server that asks no plugins, to be rid of threads that they have left."""
     os.execv(sys.executable, [*sys.orig_argv, _UNASKED])
 
 
@@ -207,12 +207,12 @@ def main(arguments: list[str]) -> NoReturn:
     processes.adopt_orphans()
     enter.open_streams()
     single = start.preload(arguments[2], compiles_only=compiles_only, ask_probes=ask_probes)
+    if ask_probes and single and not compiles_only:
+        single = start.preload_for_solutions(arguments[2])
+        enter.trace_crashes()  # again: some of these take the signals for themselves
     if ask_probes and not single:
         sock.set_inheritable(True)
         _start_over()
-    if not compiles_only:
-        start.preload_for_solutions(arguments[2])
-        enter.trace_crashes()  # again: some of these take the signals for themselves
     _end_threads()
     template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
     sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))

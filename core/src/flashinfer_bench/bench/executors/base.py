@@ -228,13 +228,13 @@ class Release:
     def last(self) -> None:
         """Write what is left, at once before the release; the clock runs."""
 
-    def glance(self, words: Sequence[int]) -> None:
+    def glance(self, addresses: Sequence[int]) -> None:
         """Look at one place of what is there, before anything else is done after the answer.
 
         Parameters
         ----------
-        words : sequence of int
-            The page; see `flashinfer_bench.bench.memory`.
+        addresses : sequence of int
+            As of `answered`; they may still change.
         """
 
     def after(self) -> None:
@@ -379,10 +379,12 @@ class Candidate(ABC):
         read; it goes on with the next request. Elsewhere the process is asked.
         """
 
-    def peeker(self, starts: Sequence[int], nbytes: int) -> Callable[[int], Optional[bytes]]:
+    def peeker(
+        self, starts: Sequence[int], nbytes: int
+    ) -> Optional[Callable[[int], Optional[bytes]]]:
         """Return what reads pieces of the process's memory, from an address on, while it runs.
 
-        It returns None if they cannot be read.
+        It returns None if they cannot be read. None if no memory of the process can.
 
         Parameters
         ----------
@@ -391,7 +393,7 @@ class Candidate(ABC):
         nbytes : int
             How many bytes each piece has.
         """
-        return lambda address: None
+        return None
 
     def places(self) -> list[Optional[tuple[int, int]]]:
         """Return address and bytes of what the last `fire` returned, as the process tells.

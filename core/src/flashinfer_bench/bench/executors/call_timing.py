@@ -171,7 +171,7 @@ class CallTiming(Conversation):
             if self._await_spinning(words, deadline) is None:
                 return None
         release.before()
-        glance = partial(release.glance, words)
+        glance = partial(release.glance, words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
         began = time.perf_counter()
         release.last()
         words[GO] = go
@@ -210,7 +210,10 @@ class CallTiming(Conversation):
             waited_s = clock() - began
             self._log.drain()  # or who prints much waits for ever
             if self._channel.is_readable() or self._process.ended():
-                return clock() if words[place] == wanted else None
+                if words[place] != wanted:
+                    return None
+                at_once()
+                return clock()
             if deadline.expired:
                 raise TimeoutError
             if waited_s > _SPIN_S:
@@ -225,8 +228,12 @@ class CallTiming(Conversation):
         """Return what was returned, without elements; see `Candidate.returned`."""
         return list(self._returned.shown) if self._returned is not None else []
 
-    def peeker(self, starts: Sequence[int], nbytes: int) -> Callable[[int], Optional[bytes]]:
+    def peeker(
+        self, starts: Sequence[int], nbytes: int
+    ) -> Optional[Callable[[int], Optional[bytes]]]:
         """Return what reads pieces of the process's memory; see `Candidate.peeker`."""
+        if self._memory < 0:
+            return None
         file, read, whole = self._memory, os.pread, nbytes * len(starts)
 
         def at(address: int) -> Optional[bytes]:

@@ -72,10 +72,10 @@ class ProcessCandidate(CallTiming):
         if self._definition is not None:
             raise ValueError(f"process {self.pid} already holds a solution; start another one")
         self._definition = definition
-        self._look_at_memory()
         started = time.perf_counter()
         request = wire.Load(new_token(), definition.model_dump_json(), solution.model_dump_json())
         with self._exchange("load", timeout_s) as deadline:
+            self._look_at_memory()
             reply = self._ask("load", request, wire.Loaded, deadline)
         seconds = time.perf_counter() - started
         return Loaded(printable(reply.build_type), reply.destination_passing_style, seconds)

@@ -9,11 +9,13 @@ import hashlib
 import json
 import logging
 import math
+import os
 import platform
+import signal
 import subprocess
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -403,8 +405,14 @@ def _running(
         text=True,
         cwd=folder,
         env=launch.environment(folder, device),
+        start_new_session=True,
     )
-    killer = threading.Timer(timeout_s, process.kill)
+
+    def kill() -> None:  # with the processes that it has forked
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    killer = threading.Timer(timeout_s, kill)
     killer.daemon = True
     killer.start()
     try:
@@ -412,7 +420,7 @@ def _running(
             try:
                 yield process
             except BaseException:
-                process.kill()
+                kill()
                 raise
     finally:
         killer.cancel()

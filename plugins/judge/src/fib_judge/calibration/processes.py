@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fib_judge.calibration.passes import product
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ def process_spread(device: str) -> tuple[float, float]:
         Robust standard deviation of the latency of a kernel of microseconds.
     share : float
         That of a kernel of a tenth of a millisecond, as a share of its latency.
+
+    Raises
+    ------
+    CapabilityError
+        If a process cannot use the device.
     """
     short, long = zip(*(_in_a_process(device) for _ in range(_PROCESSES)), strict=True)
     return _deviation(short), _deviation(long) / median(long)
@@ -48,6 +54,8 @@ def _in_a_process(device: str) -> tuple[float, float]:
     try:
         found: tuple[float, float] = ours.recv()
         return found
+    except EOFError:
+        raise CapabilityError(f"{device}: a process that was to use it has ended") from None
     finally:
         process.join()
 
