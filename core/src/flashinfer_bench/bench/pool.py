@@ -202,9 +202,9 @@ class WorkerPool:
             with self._busy.having(worker.candidate):
                 yield worker
             count = len(self._idle)
-            has_room = count < self.keep and (count < _FEW or _has_room(self.executor.device))
-            has_room = has_room and not self.interrupted
-            kept = has_room and worker.reusable and worker.candidate.alive
+            wanted = count < self.keep and not self.interrupted and worker.reusable
+            kept = wanted and worker.candidate.alive
+            kept = kept and (count < _FEW or _has_room(self.executor.device))
         finally:
             if kept:
                 self._idle[key] = worker

@@ -142,7 +142,7 @@ class Runner(AbstractContextManager["Runner"]):
     """
 
     #: Idle processes that are kept for later evaluations of their solutions, by type of device.
-    keep: ClassVar[dict[str, int]] = {}
+    keep: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -355,8 +355,7 @@ class Runner(AbstractContextManager["Runner"]):
                 self._made.callback(executor.close)
             if sandbox is not self._given[1]:
                 sandbox.require(executor)
-            keep = self.keep.get(self.device.partition(":")[0], 0)
-            self._pool = WorkerPool(executor, keep=keep, sandbox=sandbox)
+            self._pool = WorkerPool(executor, keep=self.keep, sandbox=sandbox)
         if self._interrupted:
             self._pool.interrupt()
         return self._pool
@@ -419,4 +418,4 @@ class PersistentRunner(Runner):
     of which half the memory is taken: each one holds a context and cached memory.
     """
 
-    keep: ClassVar[dict[str, int]] = {"cpu": 16, "cuda": 16}
+    keep: ClassVar[int] = 16

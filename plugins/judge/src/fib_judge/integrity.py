@@ -167,9 +167,8 @@ class Overhead:
     def holds_host(self, calls: Sequence[TimedCall]) -> bool:
         """Return whether these calls need far longer to return to the host, or work only there."""
         limit = _FREE_MS + _TIMES_ENQUEUED * self.enqueued_ms
-        if median(call.enqueued_ms for call in calls) > limit:
-            return True
-        return _is_nothing(calls) and not self.on_host
+        long = median(call.enqueued_ms for call in calls) > limit
+        return long or (_is_nothing(calls) and not self.on_host)
 
     def grown(self, empty: Sequence[TimedCall], calls: Sequence[TimedCall]) -> Overhead:
         """Return it after later exchanges, as of `of`: with more processes a GPU takes longer.

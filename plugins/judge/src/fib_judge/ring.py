@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -200,7 +201,8 @@ class Ring:
 
         first, rows = self.room(0).data_ptr(), [torch.arange(0, device=self.device)]
         for place in self.parts(0)[0]:
-            words = range(-(-place.nbytes // _WORD))[_some(-(-place.nbytes // _WORD), _LATE, rng)]
+            words = range(-(-place.nbytes // _WORD))
+            words = words[_some(len(words), _LATE, rng)]
             start = (place.data_ptr() - first) // _WORD
             ends = start + words.start, start + words.stop, words.step
             rows.append(torch.arange(*ends, device=self.device))
@@ -277,7 +279,7 @@ _Glimpse = tuple[int, Optional[bytes]]
 _NOTHING_THERE: _Glimpse = (0, b"")
 
 
-class Turn(Release):
+class Turn(Release, ABC):
     """One call in a slot; see `Ring.turn`.
 
     Attributes
@@ -307,16 +309,16 @@ class Turn(Release):
         self._ring, self._rng = ring, rng
         self._inputs, self._outputs = ring.parts(slot)
 
+    @abstractmethod
     def problem(self) -> Optional[str]:
         """Return what has changed, or must not have changed, since the answer; None if nothing has.
 
         Asked while a process on the CPU still stands still for the look at its outputs.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def overwritten(self) -> set[int]:
         """Return which of the inputs that are tensors are not as they were, by number."""
-        raise NotImplementedError
 
 
 class HostTurn(Turn):
@@ -499,8 +501,6 @@ class DeviceTurn(Turn):
     secured : bool
         As of `Ring.turn`.
     """
-
-    stopped = False
 
     def __init__(
         self,
