@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Optional
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_tests import forked
 from flashinfer_bench.bench.correctness import Comparison, compare
 
 NAN, INF = math.nan, math.inf
@@ -112,3 +114,24 @@ class TestEdges:
         low, high = -(2**63), 2**63 - 1
         found = compare(torch.tensor([low]), torch.tensor([high]), atol=0.0, rtol=0.0)
         assert found.max_absolute_error == pytest.approx(2.0**64)
+
+
+@given(st.lists(st.integers(1, 4), max_size=4), st.data())
+def test_where_the_first_mismatch_is(shape: list[int], data: st.DataObject) -> None:
+    """An index of any shape."""
+    expected = torch.zeros(shape)
+    actual = expected.clone()
+    index = tuple(data.draw(st.integers(0, size - 1)) for size in shape)
+    actual[index] = 5.0
+    first = compare(actual, expected, atol=1e-3, rtol=1e-3).first_failing
+    assert first is not None
+    assert (first.index, first.actual) == (index, 5.0)
+
+
+def test_a_mismatch_imports_no_symbolic_algebra() -> None:
+    program = (
+        "import sys, torch; from flashinfer_bench.bench.correctness import compare;"
+        "sys.modules.pop('sympy', None); compare(torch.ones(2), torch.zeros(2), atol=0, rtol=0);"
+        "print('sympy' in sys.modules)"
+    )
+    assert forked.run([sys.executable, "-c", program], check=True).stdout == "False\n"

@@ -40,7 +40,7 @@ class Device(Executor):
         super().__init__(device)
         self.inner, self.left, self.how = inner, lasts, how
         self.lost = threading.Event()
-        self.open = 0
+        self.open = self.spawned = 0
 
     def start(self) -> None:
         self.inner.start()
@@ -49,6 +49,7 @@ class Device(Executor):
         candidate = self.inner.spawn()
         put_inputs, close = candidate.put_inputs, candidate.close
         self.open += 1
+        self.spawned += 1
 
         def put(*args: Any, **options: Any) -> None:
             self.left -= 1
@@ -183,3 +184,6 @@ def test_solutions_that_break_are_not_the_device(
     }
     assert len(told.statuses) == 8
     assert "given up" not in caplog.text
+    # One process a workload for the reference and each that breaks; on each device one for "good",
+    # and one that sees whether the device still works, however often that is asked.
+    assert sum(device.spawned for device in devices) <= 2 * 4 + 2 * 2

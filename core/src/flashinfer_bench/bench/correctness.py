@@ -264,9 +264,18 @@ def compare(
         matched += int(passed.sum())
         if first is None and not bool(passed.all()):
             place = passed.to(torch.uint8).argmin()  # the first 0
-            index = tuple(map(int, torch.unravel_index(start + place, left.shape)))
+            index = _index_of(int(start + place), left.shape)
             first = Mismatch(index, one[place].item(), other[place].item())
     return Comparison(left.numel(), matched, absolute, relative, out_of_place, first)
+
+
+def _index_of(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the index of an element by its place; torch's own function imports sympy."""
+    found = []
+    for size in reversed(shape):
+        place, one = divmod(place, size)
+        found.append(one)
+    return tuple(reversed(found))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

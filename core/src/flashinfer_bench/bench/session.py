@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Optional
@@ -361,7 +361,7 @@ class Runner(AbstractContextManager["Runner"]):
         return self._pool
 
     def require_working_device(self) -> None:
-        """Have a fresh process, which no solution has touched, put a tensor on the device.
+        """Have a process that no solution has touched put a tensor on the device.
 
         A GPU that is lost fails whatever runs on it, at once. Without a look at the device itself,
         that would be taken for the fault of one solution after the other, and the lost device would
@@ -376,14 +376,13 @@ class Runner(AbstractContextManager["Runner"]):
             return
         import torch
 
-        executor = self._pool.executor
-        executor.start()
         try:
-            with closing(executor.spawn()) as candidate:
+            with self._pool.worker(("device",)) as worker:
+                candidate = worker.candidate
                 candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
         except CandidateError as error:
             raise RunnerFatalError(
-                f"{executor.device} does not work any more: {error.message}",
+                f"{self._pool.executor.device} does not work any more: {error.message}",
                 hint="see nvidia-smi and the system's log; 'fib run --resume' goes on from here",
             ) from error
 

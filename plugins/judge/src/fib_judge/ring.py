@@ -33,6 +33,7 @@ _AT_ONCE = 1 << 16
 _LATE, _LOOKED_AT = 2048, 512  # elements of a tensor
 _WORD = 4  # bytes that are written at a time on a GPU
 _PIECES, _PIECE, _GLIMPSE = 8, 256, 16  # bytes
+_DRAWN = range(64)  # calls for which it is decided at a time what is written last
 _L2_TIMES = 2
 _OVERWRITTEN = "an input was overwritten"
 LATE = "outputs were still written after the answer"
@@ -74,6 +75,7 @@ class Ring:
         self._page = memory.page()
         self._sets: list[list[torch.Tensor]] = []
         self._schedules: Sequence[int] = ()
+        self._late_words: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._flushed: Optional[torch.Tensor] = None
         self.addresses: list[int] = []  # of what was returned last
         self._next = 0
@@ -195,18 +197,44 @@ class Ring:
         first = self.parts(slot)[1][number].data_ptr() - self._memory.tensor.data_ptr()
         return partial(self._memory.peek, first + start, nbytes)
 
-    def late_words(self, rng: random.Random) -> torch.Tensor:
-        """Return which words of a slot's inputs are written last on a GPU: some of each input."""
+    def late_words(self, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which words of a slot's inputs are written last on a GPU, some of each input.
+
+        Returns
+        -------
+        places : torch.Tensor
+            Where they are.
+        others : torch.Tensor
+            The same in another order: of what lies there until then, which looks like what is to
+            come.
+        """
+        if not self._late_words:
+            self._late_words = self._drawn_late_words(rng)
+        return self._late_words.pop()
+
+    def _drawn_late_words(self, rng: random.Random) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return them for many calls: few launches, each of which takes microseconds."""
         import torch
 
-        first, rows = self.room(0).data_ptr(), [torch.arange(0, device=self.device)]
+        first, rows = self.room(0).data_ptr(), []
         for place in self.parts(0)[0]:
-            words = range(-(-place.nbytes // _WORD))
-            words = words[_some(len(words), _LATE, rng)]
-            start = (place.data_ptr() - first) // _WORD
-            ends = start + words.start, start + words.stop, words.step
-            rows.append(torch.arange(*ends, device=self.device))
-        return torch.cat(rows)
+            count = -(-place.nbytes // _WORD)
+            wanted = min(count, _LATE)
+            # From any word on, all around; strides are odd, and others each time, or all may lie in
+            # one column of a matrix.
+            far = count // max(1, wanted)
+            steps = [(far + 1 + rng.randrange(far // 8 + 1)) | 1 for _ in _DRAWN]
+            steps = steps if wanted < count else [1 for _ in _DRAWN]  # then all are
+            starts = [rng.randrange(max(1, count)) for _ in _DRAWN]
+            numbers = torch.arange(wanted, device=self.device)
+            start, step = torch.tensor([starts, steps], device=self.device).unsqueeze(-1)
+            places = (start + step * numbers) % max(1, count)
+            rows.append(places + (place.data_ptr() - first) // _WORD)
+        empty = torch.empty((len(_DRAWN), 0), dtype=torch.int64, device=self.device)
+        found = torch.cat([empty, *rows], dim=1)
+        chance = torch.Generator(self.device).manual_seed(rng.getrandbits(62))
+        orders = torch.rand(found.shape, generator=chance, device=self.device).argsort(1)
+        return list(zip(found, found.gather(1, orders), strict=True))
 
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
@@ -516,14 +544,14 @@ class DeviceTurn(Turn):
         self.packed, self._secured = packed, secured
         # Few launches: each takes microseconds of every call.
         self._room, self._words = _words_of(ring.room(slot)), _words_of(packed)
-        self._places = ring.late_words(rng)
+        self._places, self._others = ring.late_words(rng)
         self._late = self._words[self._places]
         self._changed: Optional[torch.Tensor] = None
 
     def fill(self) -> None:
         """Write inputs, but for some words, and poison outputs."""
         self._room.copy_(self._words)
-        self._room.index_copy_(0, self._places, _shuffled(self._late))
+        self._room.index_copy_(0, self._places, self._words[self._others])
         for output in self._outputs:
             poison(output)
         if self._ring.attempt.baseline.config.cache == "cold":

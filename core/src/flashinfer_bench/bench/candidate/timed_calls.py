@@ -239,7 +239,7 @@ def _timing_the_host(function: Callable[..., Any], words: Any) -> Callable[..., 
 def _nothing(outputs: list[Any], given: list[Any], device: str) -> Callable[..., Any]:
     """Return a function in place of a solution's, which computes nothing."""
     result = None if outputs else given[0] if len(given) == 1 else tuple(given)
-    small = given[0].new_zeros(1) if device != "cpu" and given else None
+    small = given[0].new_empty(1) if device != "cpu" and given else None
 
     def nothing(*arguments: Any) -> Any:
         if small is not None:
