@@ -35,6 +35,7 @@ _NAMES = {
         "append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file"
     ),
     "errors": "BuildError FibError",
+    "tracer": "TracingRule get_tracer",
     "tracing": (
         "TracingConfig TracingConfigRegistry TracingRuntime disable_tracing enable_tracing"
     ),

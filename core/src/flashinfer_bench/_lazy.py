@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 def import_string(path: str) -> Any:
@@ -84,22 +89,113 @@ def moved(
         What to install for that. Default: core, which has it under another name.
     """
 
-    def load() -> Any:
-        try:
-            return importlib.import_module(target)
-        except ModuleNotFoundError as error:
-            if error.name != target.partition(".")[0]:
-                raise
-            raise ImportError(
-                f"{module} is provided by the distribution {distribution}, which is not "
-                f"installed: pip install {distribution}",
-                name=module,
-            ) from error
-
     def get(name: str) -> Any:
         # What the import system asks of every module must not import anything.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(load(), name)
+        return getattr(import_provided(target, module, distribution), name)
 
-    return get, lambda: dir(load())
+    return get, lambda: dir(import_provided(target, module, distribution))
+
+
+def import_provided(target: str, asked: str, distribution: Optional[str] = None) -> ModuleType:
+    """Import a module that may be of a distribution that is not installed.
+
+    Parameters
+    ----------
+    target : str
+        The module.
+    asked : str
+        By what name it was asked for.
+    distribution : str, optional
+        What provides it. Default: the one that is called like the package.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
+    package = target.partition(".")[0]
+    try:
+        return importlib.import_module(target)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        distribution = distribution or package.replace("_", "-")
+        raise ImportError(
+            f"{asked} is provided by the distribution {distribution}, which is not "
+            f"installed: pip install {distribution}",
+            name=asked,
+        ) from error
+
+
+def _compat() -> Any:
+    return importlib.import_module("flashinfer_bench.compat")
+
+
+def old_names(module: str) -> Callable[[str], Any]:
+    """Return ``__getattr__`` of a module that had other names once, too: those of a table."""
+
+    def get(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return _compat().lookup(module, name)
+
+    return get
+
+
+def old_parameters(function: _Function) -> _Function:
+    """Let the parameters of a function be given by old names, too: those of a table.
+
+    Nothing is translated before a call has failed; not for what is called in microseconds.
+    """
+
+    @wraps(function)
+    def accept(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            # Raised by the call itself, not in the function: it has not begun.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None or not kwargs:
+                raise
+        return _compat().call_renamed(function, args, kwargs)
+
+    return accept  # type: ignore[return-value]
+
+
+def with_old_parameters(function: Callable[..., Any], old: Mapping[str, Any], **given: Any) -> Any:
+    """Call a function again that was given `old` by names that its parameters had.
+
+    For what is called in microseconds: it takes ``**old``, and calls this if there is any.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    old : mapping
+        What it was given by other names.
+    **given
+        What it was given by its own names; None: not given.
+
+    Raises
+    ------
+    TypeError
+        If one parameter is given twice, or there is none of some name.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    return _compat().call_renamed(function, (), {**named, **old})
+
+
+class _OldModules:
+    """Finds modules by old names, after all who find others."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> Optional[ModuleSpec]:
+        """See `importlib.abc.MetaPathFinder`."""
+        if not name.startswith("flashinfer_bench."):
+            return None
+        found: Optional[ModuleSpec] = _compat().spec_of(name)
+        return found
+
+
+sys.meta_path.append(_OldModules)

@@ -14,8 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from flashinfer_bench._lazy import old_names
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__getattr__ = old_names(__name__)
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})

@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Union
 
+from flashinfer_bench._lazy import old_names
 from flashinfer_bench.errors import StorageError
 from flashinfer_bench.tensors.devices import env_snapshot as env_snapshot
 from flashinfer_bench.tensors.devices import hardware_from_device as hardware_from_device
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from flashinfer_bench.data import DType
+
+__getattr__ = old_names(__name__)
 
 
 def dtype_str_to_torch_dtype(dtype_str: Union[DType, str]) -> torch.dtype:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fib_tests import table_dataset as make
+from flashinfer_bench.apply import ApplyConfig, ApplyConfigRegistry
 from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, UnknownNameError
@@ -50,7 +51,40 @@ class TestDatasets:
         folder.put("traces/more.jsonl", text.replace("0.777", value) + "\n")
         table = ApplyTable.load_or_build(folder.root, hardware=HERE)
         assert table.match_solution("scale", key()) == "fast"
-        assert len(table.problems) == 1
+        assert len(table.problems) == ("a" in value.lower())  # infinite ones are read, and refused
+
+    def test_settings_without_a_default_are_of_their_definitions_alone(self, tmp_path):
+        root = make.Folder.of(tmp_path / "dataset", [make.trace()]).root
+        for name, chosen in (("scale", "fast"), ("other", None)):
+            settings = ApplyConfigRegistry(per_definition={name: ApplyConfig()})
+            table = ApplyTable.load_or_build(root, settings, hardware=HERE)
+            assert table.match_solution("scale", key()) == chosen
+        (reason,) = table.definitions["scale"].refusals["fast"]
+        assert reason.text == "the settings are those of other definitions alone"
+
+    @pytest.mark.parametrize(
+        ("recorded", "here", "counts"),
+        [
+            ("AMD EPYC", "AMD EPYC (2 cores)", True),
+            ("AMD EPYC (2 cores)", "AMD EPYC (2 cores)", True),
+            ("AMD EPYC (4 cores)", "AMD EPYC (2 cores)", False),
+            ("AMD", "AMD EPYC (2 cores)", False),
+        ],
+    )
+    def test_a_cpu_whose_cores_are_not_told(self, tmp_path, recorded, here, counts):
+        root = make.Folder.of(tmp_path / "dataset", [make.trace(hardware=recorded)]).root
+        table = ApplyTable.load_or_build(root, hardware=here)
+        assert (table.match_solution("scale", key()) is not None) == counts
+
+    def test_what_is_right_by_a_loose_tolerance_alone(self, tmp_path):
+        wide = {"max_absolute_error": 0.5, "max_relative_error": 0.5}
+        for loose in (False, True):
+            note = {"integrity": {"loose_tolerance": True}} if loose else {}
+            one = make.trace(correctness={**wide, "extra": note})
+            one["evaluation"]["provenance"] = {"evaluator": "default", "evaluator_version": "1"}
+            root = make.Folder.of(tmp_path / str(loose), [one]).root
+            table = ApplyTable.load_or_build(root, hardware=HERE)
+            assert table.match_solution("scale", key()) == (None if loose else "fast")
 
     def test_what_is_in_memory_counts_and_not_what_is_in_the_folder(self, tmp_path):
         root = make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 2.0)]).root

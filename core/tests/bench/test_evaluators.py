@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from flashinfer_bench.bench import DefaultEvaluator, resolve_evaluator
+from flashinfer_bench.bench import BenchmarkConfig, DefaultEvaluator, resolve_evaluator
 from flashinfer_bench.bench.evaluators import Check, Trial
 from flashinfer_bench.data import EvaluationStatus, TensorSpec
 from flashinfer_bench.errors import PluginLoadError
@@ -53,6 +53,62 @@ class TestDefaultOnTimedCalls:
         assert found.correctness is not None
         assert found.correctness.extra is not None
         assert found.correctness.extra["error_histogram"]["absolute"] == {"1e+00": 12}
+
+
+class TestLooseTolerance:
+    """What passes within 0.01 and not by dtype, here float32, is marked."""
+
+    @pytest.fixture
+    def checked(
+        self, problems: Any, evaluator: DefaultEvaluator
+    ) -> Callable[..., tuple[list[Check], dict[str, Any]]]:
+        def check(*outputs: torch.Tensor, **settings: Any) -> tuple[list[Check], dict[str, Any]]:
+            parts = problems.definition(), problems.workload()
+            config = BenchmarkConfig(**settings).resolve_eval_config(*parts)
+            trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
+            checks = [evaluator.check(*parts, trial, [[one]], config) for one in outputs]
+            return checks, evaluator.combine(checks).extra or {}
+
+        return check
+
+    def test_in_one_of_several_trials(self, checked: Callable[..., Any]) -> None:
+        right, off = torch.ones(4, 3), torch.ones(4, 3)
+        off[0] += 0.005
+        checks, extra = checked(right, off, right)
+        assert all(check.passed for check in checks)
+        assert extra["loose_tolerance"] == {
+            "y": {"atol": 2**-10, "rtol": 2**-10, "matched_ratio": 0.75}
+        }
+
+    @pytest.mark.parametrize(
+        ("settings", "passed"),
+        [
+            ({"tolerance": "dtype"}, False),
+            ({"atol": 0.01}, True),  # was asked for
+            ({"required_matched_ratio": 0.75}, True),  # would do by dtype as well
+        ],
+    )
+    def test_not_what_is_no_default(
+        self, checked: Callable[..., Any], settings: dict[str, Any], passed: bool
+    ) -> None:
+        off = torch.ones(4, 3)
+        off[0] += 0.005
+        (check,), extra = checked(off, **settings)
+        assert check.passed is passed
+        assert "loose_tolerance" not in extra
+
+    def test_nor_what_either_error_allows(self, checked: Callable[..., Any]) -> None:
+        assert "loose_tolerance" not in checked(torch.full((4, 3), 1.0009))[1]
+
+    def test_timed_calls_are_compared_once(
+        self, problems: Any, evaluator: DefaultEvaluator
+    ) -> None:
+        parts = problems.definition(), problems.workload()
+        trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
+        config = BenchmarkConfig().resolve_eval_config(*parts)
+        found = evaluator.check_timed(*parts, trial, [torch.full((4, 3), 1.005)], config)
+        assert found.correctness is not None
+        assert found.correctness.extra == {"matched_ratio": 1.0}
 
 
 class TestDefault:

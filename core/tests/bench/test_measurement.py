@@ -74,7 +74,8 @@ class TestBasic:
         assert times.speedup_interval is not None
         assert executor.of("collect") == executor.of("inspect") == []
         assert told.timing["reference"] == "before"
-        assert set(told.extra) == {"solution_hash", "measurement", "cpu_threads", "reference_calls"}
+        known = {"solution_hash", "measurement", "tolerance", "cpu_threads", "reference_calls"}
+        assert set(told.extra) == known
         assert "integrity" not in found.correctness.extra
         assert (told.timer, told.evaluator, told.build_s) == ("clock", "default 2", 0.25)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flashinfer_bench.bench import BenchmarkConfig, EvalConfig
 from flashinfer_bench.data import Definition, OutputTolerance, TensorSpec, Tolerance, Workload
-from flashinfer_bench.errors import DataError
+from flashinfer_bench.errors import ConfigError, DataError
 from flashinfer_bench.tensors.dtypes import (
     default_tolerance,
     precision_of,
@@ -83,6 +83,35 @@ class TestByDtype:
         assert BenchmarkConfig(atol=1.0).resolve_eval_config(made).atol_by_dtype == frozenset()
 
 
+class TestDefault:
+    MADE = definition({"y": "float32"})
+
+    def of(self, config: BenchmarkConfig) -> tuple[Any, Any]:
+        found = config.resolve_eval_config(self.MADE).tolerance_of("y")
+        return found.atol, found.rtol
+
+    def test_is_as_documented_for_every_dtype(self) -> None:
+        for outputs in ({"y": "float32"}, {"y": "float8_e5m2"}, {"y": "float16"}):
+            found = BenchmarkConfig().resolve_eval_config(definition(outputs)).tolerance_of("y")
+            assert (found.atol, found.rtol) == (1e-2, 1e-2)
+        assert (BenchmarkConfig().atol, BenchmarkConfig().rtol) == (1e-2, 1e-2)
+
+    def test_by_dtype_is_a_choice_of_any_layer(self) -> None:
+        layers: list[dict[str, Any]] = [
+            {"tolerance": "dtype"},
+            {"op_type_config": {"o": EvalConfig(tolerance="dtype")}},
+            {"definition_config": {"d": EvalConfig(tolerance="dtype")}},
+        ]
+        for layer in layers:
+            assert self.of(BenchmarkConfig(**layer)) == (2**-10, 2**-10)
+            assert self.of(BenchmarkConfig(**layer, atol=0.5)) == (0.5, 2**-10)
+        assert self.of(BenchmarkConfig(tolerance="fixed", **layers[2])) == (1e-2, 1e-2)
+
+    def test_no_other_choice(self) -> None:
+        with pytest.raises(ConfigError, match="'fixed' or 'dtype'"):
+            BenchmarkConfig(tolerance="loose")
+
+
 FIELDS = ("atol", "rtol", "required_matched_ratio")
 value = st.one_of(st.none(), st.floats(0.0625, 1))
 settings_layer = st.fixed_dictionaries(dict.fromkeys(FIELDS, value))
@@ -104,6 +133,7 @@ class TestLayers:
         by_name=settings_layer,
         workload_own=record_layer,
         explicit=settings_layer,
+        kind=st.sampled_from(["fixed", "dtype"]),
     )
     def test_the_strongest_that_is_given_holds(
         self,
@@ -113,6 +143,7 @@ class TestLayers:
         by_name: dict[str, Any],
         workload_own: dict[str, Any],
         explicit: dict[str, Any],
+        kind: str,
     ) -> None:
         made = definition({"y": "float32", "z": "float32"}, tolerance=as_tolerance(own))
         config = BenchmarkConfig._layered(
@@ -121,7 +152,7 @@ class TestLayers:
                 "op_type_config": {"o": EvalConfig(**op_type)},
                 "definition_config": {"d": EvalConfig(**by_name)},
             },
-            explicit,
+            {**explicit, "tolerance": kind},
             "test",
         )
         resolved = config.resolve_eval_config(made, workload(as_tolerance(workload_own)))
@@ -131,7 +162,8 @@ class TestLayers:
             found = resolved.tolerance_of(output)
             for name in FIELDS:
                 given_ones = [layer[name] for layer in layers if layer[name] is not None]
-                fallback = None if name == "required_matched_ratio" else 2**-10
+                tolerance = 1e-2 if kind == "fixed" else 2**-10
+                fallback = None if name == "required_matched_ratio" else tolerance
                 expected = given_ones[-1] if given_ones else fallback
                 assert getattr(found, name) == expected, (output, name)
 

@@ -71,6 +71,24 @@ def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
     assert check.returncode == 0, check.stdout
 
 
+def test_what_passes_only_within_the_default_tolerance_is_marked(fib_process, maker, monkeypatch):
+    maker.definition()
+    maker.workload()
+    maker.solution("off_double", code="def run(x):\n    return x * 2.01\n")
+    command = ["run", "--local", maker.root, *QUICK, "--seed", "1"]
+    loose = fib_process(*command)
+    assert by_solution(loose.stdout)["off_double"]["outcome"] == "PASSED, loose tolerance"
+    best = fib_process("report", "best", "--local", maker.root, "--format", "csv")
+    assert "loose tolerance on 1 of 1 workloads" in best.stdout
+    assert "--tolerance dtype': off_double" in " ".join(best.stderr.split())
+    strict = fib_process(*command, "--tolerance", "dtype")
+    assert by_solution(strict.stdout)["off_double"]["outcome"] == "INCORRECT_NUMERICAL"
+    asked = fib_process(*command, "--tolerance", "dtype", "--rtol", "0.01")
+    assert by_solution(asked.stdout)["off_double"]["outcome"] == "PASSED"
+    told = [one["evaluation"]["provenance"]["extra"]["tolerance"] for one in traces_of(maker.root)]
+    assert told == ["fixed", "dtype", "dtype"]
+
+
 def test_json_and_selected_solutions_and_settings(fib_process, dataset, tmp_path):
     (tmp_path / "config.yaml").write_text("iterations: 3\nnum_trials: 1\nwarmup_runs: 0\n")
     done = fib_process(

@@ -8,7 +8,16 @@ import uuid
 import pytest
 from pydantic import ValidationError
 
-from flashinfer_bench.data import Definition, Evaluation, Solution, Trace, Workload
+from flashinfer_bench.data import (
+    Correctness,
+    Definition,
+    Evaluation,
+    Solution,
+    Trace,
+    Workload,
+    from_json,
+    to_json,
+)
 from flashinfer_bench.data.workload import derive_uuid
 
 # ------------------------------------------------------------------------------------ definition
@@ -39,6 +48,9 @@ def test_an_old_definition(make):
     assert definition.inputs["q"].shape == ["M", "1", "16"]
     assert definition.inputs["q"].dtype == "float8_e4m3fn"
     assert definition.get_input_shapes({"M": 3})[2] == (3, 1, 16)
+    again = from_json(to_json(definition), Definition)
+    assert again == definition
+    assert again.axes["M"].parent == "batch"
 
 
 # -------------------------------------------------------------------------------------- solution
@@ -46,12 +58,17 @@ def test_an_old_definition(make):
 
 def test_an_old_solution(make):
     record = make.solution_record(
-        spec={"language": "Triton", "entry_point": "run", "build_steps": []}
+        spec={"language": "Triton", "entry_point": "run", "build_commands": ["make"]}
     )
     solution = Solution.model_validate(record)
     assert solution.spec.language == "triton"
     assert solution.spec.entry_point == "main.py::run"
     assert solution.get_entry_symbol() == "run"
+    again = from_json(to_json(solution), Solution)
+    assert again == solution
+    assert again.spec.build_commands == ["make"]
+    del record["spec"]["build_commands"]
+    assert again.hash() == Solution.model_validate(record).hash()
 
 
 @pytest.mark.parametrize(
@@ -108,16 +125,34 @@ def test_an_old_evaluation(make):
     assert evaluation.log == "log file: gemm_123.log"
 
 
-def test_an_old_error_goes_to_the_log(make):
-    record = old_evaluation(make, "RUNTIME_ERROR", error="illegal access")
-    assert Evaluation.model_validate(record).log == "illegal access\nlog file: gemm_123.log"
-    record = old_evaluation(make, "RUNTIME_ERROR", error="illegal access", log_file=None)
-    assert Evaluation.model_validate(record).log == "illegal access"
+@pytest.mark.parametrize("where", [{"device": "B200"}, {"hardware": "B200"}])
+def test_an_old_error_is_kept_and_goes_to_the_log(make, where):
+    record = old_evaluation(make, "RUNTIME_ERROR", error="illegal access", environment=where)
+    evaluation = Evaluation.model_validate(record)
+    again = from_json(to_json(evaluation), Evaluation)
+    assert again == evaluation
+    assert (again.error, again.log_file) == ("illegal access", "gemm_123.log")
+    assert again.log == "illegal access\nlog file: gemm_123.log"
+    assert Evaluation.model_validate({**record, "log": "said"}).log == "said"
+    assert Evaluation.model_validate({**record, "log_file": None}).log == "illegal access"
 
 
-def test_the_old_status_of_wrong_numbers(make):
-    record = {**old_evaluation(make, "INCORRECT_NUMERICAL"), "status": "INCORRECT"}
+def test_todays_evaluations_have_no_old_fields(make):
+    evaluation = Evaluation.model_validate(make.evaluation_record())
+    assert not hasattr(evaluation, "error")
+    assert not {"error", "log_file"} & evaluation.model_dump().keys()
+
+
+@pytest.mark.parametrize("status", ["INCORRECT", "incorrect", "incorrect_numerical"])
+def test_other_spellings_of_a_status(make, status):
+    record = {**old_evaluation(make, "INCORRECT_NUMERICAL"), "status": status}
     assert Evaluation.model_validate(record).status == "INCORRECT_NUMERICAL"
+
+
+@pytest.mark.parametrize("spelled", ["PASSED", "passed"])
+def test_an_empty_object_is_zero_where_the_status_asks_for_it(make, spelled):
+    record = {**old_evaluation(make, correctness={}), "status": spelled}
+    assert Evaluation.model_validate(record).correctness == Correctness()
 
 
 @pytest.mark.parametrize("nothing", [{}, None])

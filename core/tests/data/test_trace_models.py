@@ -45,10 +45,20 @@ def test_statuses_are_the_seven_of_the_format():
     assert {"PASSED": 1}[EvaluationStatus.PASSED] == 1
 
 
-@pytest.mark.parametrize("value", [-1.0, math.inf, math.nan, "1.0", None, True])
-def test_durations_are_finite_and_not_negative(value):
+@pytest.mark.parametrize("value", [-1.0, -math.inf, math.nan, "1.0", None, True])
+def test_latencies_are_not_negative(value):
     with pytest.raises(ValidationError, match="latency_ms"):
         Performance(latency_ms=value, reference_latency_ms=1.0, speedup_factor=1.0)
+
+
+def test_a_speedup_is_finite():
+    with pytest.raises(ValidationError, match="speedup_factor"):
+        Performance(latency_ms=1.0, reference_latency_ms=math.inf, speedup_factor=math.inf)
+
+
+def test_what_is_not_given_is_zero():
+    assert Correctness() == Correctness(max_relative_error=0.0, max_absolute_error=0.0)
+    assert Performance() == Performance(latency_ms=0, reference_latency_ms=0, speedup_factor=0)
 
 
 @pytest.mark.parametrize("status", list(EvaluationStatus))
@@ -84,6 +94,20 @@ def test_numbers_that_json_does_not_know_are_written_as_words():
     }
     assert made.model_dump(mode="json") == json.loads(text)
     assert made.model_dump()["max_absolute_error"] == math.inf
+
+
+@pytest.mark.parametrize("spelled", ['"infinity"', '"Infinity"', "Infinity"])
+def test_a_latency_may_be_infinite(spelled):
+    made = Performance.model_validate_json(f'{{"latency_ms": {spelled}}}')
+    assert made.latency_ms == math.inf
+    assert made.model_dump(mode="json")["latency_ms"] == "Infinity"
+    assert Performance.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize("word", ["nan", "infinity", "-infinity", "NAN"])
+def test_words_for_numbers_may_be_in_lower_case(word):
+    read = ScalarInput.model_validate({"value": word}).value
+    assert str(read) == str(float(word))
 
 
 def test_a_scalar_may_be_infinite(make):

@@ -44,6 +44,8 @@ def changed(record, path, value):
         ("axes.N.value", -1, "greater than or equal to 0, not -1"),
         ("axes.N.value", True, "valid integer, not True"),
         ("inputs.a.dtype", "unknown", "'float32', 'float16'"),
+        ("op_type", ..., "this field is missing; write the family of the computation"),
+        ("inputs.a.shape", ["2*N"], "a constraint such as 'twice_n == 2 * N'"),
         ("inputs.a.shape", ["Q"], "'Q' is not an axis of the definition (M, N, K)"),
         ("outputs", [], "should be an object"),
         ("reference", "def run(:", "its line 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import pytest
@@ -39,7 +40,12 @@ def test_entries_are_handed_over_early(root: Any, policy: str) -> None:
     for m in range(1, 501):
         tracing.collect(GEMM.name, gemm_inputs(m))
         assert tracing.stats()["buffered"]["entries"] < 50
-    assert sink.batches == [50] * 10
+    assert sum(sink.batches) == 500
+    assert max(sink.batches) <= 50
+    # The threads that have written for this and other tests end when they find nothing to do.
+    deadline = time.monotonic() + 60
+    while held() and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert held() == 0
 
 
@@ -50,7 +56,8 @@ def test_bytes_are_bounded(root: Any) -> None:
     tracing = TracingRuntime(root, TracingConfig("dump_all"), limits=limits, store=sink)
     for _ in range(40):
         tracing.collect(GEMM.name, gemm_inputs(10))
-    assert sink.batches == [4] * 10
+    assert sum(sink.batches) == 40
+    assert max(sink.batches) <= 4
     tracing.collect(GEMM.name, gemm_inputs(10_000))
     stats = tracing.stats()
     assert (stats["too_large"], stats["recorded"]) == (1, 40)

@@ -83,7 +83,7 @@ class TestRecord:
         assert provenance.build_s == 0.25
         assert provenance.wall_s >= 0
         extra = {"solution_hash": solution.hash(), "reference_calls": 8, "measurement": "verified"}
-        extra.update(trust="full", timed_checks=8, cpu_threads=cpu_threads())
+        extra.update(trust="full", tolerance="fixed", timed_checks=8, cpu_threads=cpu_threads())
         assert 0 <= provenance.extra.pop("rotation_seed") < 2**53
         assert len(provenance.extra.pop("checks_id")) == 8
         assert provenance.extra == extra

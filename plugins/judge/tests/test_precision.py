@@ -1,8 +1,8 @@
-"""The default tolerances on real computations: another order passes, a lower precision does not.
+"""Tolerances by dtype on real computations: another order passes, a lower precision does not.
 
 Each computation is held against one of another order of summation, another formula or another
 place of rounding, as honest kernels have them, and against one that computes in the next cheaper
-type.
+type. What passes within the default only, is marked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ dtypes = pytest.mark.parametrize("dtype", list(NAMES), ids=list(NAMES.values()))
 
 
 def passes(actual, expected, dtype):
-    """Judge one output with what a definition without any tolerance gets."""
+    """Judge one output by dtype; see that the default marks it rightly if it passes."""
     axes = {f"a{index}": {"type": "var"} for index in range(expected.dim())}
     name = NAMES[dtype]
     definition = Definition(
@@ -43,9 +43,17 @@ def passes(actual, expected, dtype):
     workload = Workload(axes=sizes, inputs={}, uuid="w")
     trial = Trial(0, 0, [torch.zeros(expected.shape[0])], [expected])
     evaluator = DefaultEvaluator()
-    config = BenchmarkConfig().resolve_eval_config(definition)
-    config = tightened(definition, workload, [trial], evaluator, config)
-    return evaluator.check(definition, workload, trial, [[actual]], config).passed
+    found = []
+    for tolerance in ("dtype", "fixed"):
+        config = BenchmarkConfig(tolerance=tolerance).resolve_eval_config(definition)
+        config = tightened(definition, workload, [trial], evaluator, config)
+        found.append(evaluator.check(definition, workload, trial, [[actual]], config))
+    by_dtype, by_default = found
+    assert "loose_tolerance" not in by_dtype.correctness.extra
+    marked = "loose_tolerance" in by_default.correctness.extra
+    assert marked == (by_default.passed and not by_dtype.passed)
+    assert by_default.passed or not by_dtype.passed
+    return by_dtype.passed
 
 
 def cheap(dtype, *values):

@@ -73,14 +73,18 @@ def test_intervals_and_ranks_in_the_tables(open_page, measured):
 
 
 def test_doubts_are_shown_wherever_a_latency_is(open_page, measured):
-    notes = {"a_1": '{"disputed": "unaccounted time"}', "b_1": '{"replayable": true}'}
+    notes = {
+        "a_1": '{"disputed": "unaccounted time"}',
+        "b_1": '{"replayable": true}',
+        "c_1": '{"loose_tolerance": true}',
+    }
     browser = open_page([*(measured(name, note=note) for name, note in notes.items())])
     browser.wait("document.querySelectorAll('#view table').length === 2")
     ranking, runs = (
         browser.run(f"document.querySelectorAll('#view table')[{number}].innerText")
         for number in (0, 1)
     )
-    for word in ("disputed", "replayable"):
+    for word in ("disputed", "replayable", "loose tolerance"):
         assert f"1 {word}" in ranking
         assert f"({word})" in runs
 

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 from flashinfer_bench import env
+from flashinfer_bench._lazy import with_old_parameters
 from flashinfer_bench.apply.runtime import ApplyRuntime, get_runtime, make_call, set_runtime
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
@@ -56,18 +57,19 @@ def apply(
     args: Positional = None,
     kwargs: Named = None,
     fallback: Fallback = None,
-    *,
-    runtime_kwargs: Optional[Mapping[str, Any]] = None,
 ) -> Any: ...
 
 
+@overload
+def apply(**old: Any) -> Any: ...
+
+
 def apply(
-    name_or_resolver: Union[str, Resolver],
+    name_or_resolver: Any = None,
     args: Positional = None,
     kwargs: Named = None,
     fallback: Fallback = None,
-    *,
-    runtime_kwargs: Optional[Mapping[str, Any]] = None,
+    **old: Any,
 ) -> Any:
     """Have calls answered by the best solution that is enabled for them.
 
@@ -82,10 +84,12 @@ def apply(
     args : sequence, optional
         The inputs in declaration order: the outputs are returned. Or inputs and outputs: the
         outputs are written to, and None is returned.
-    kwargs, runtime_kwargs : mapping, optional
-        Arguments by the names that the definition gives them; the second is an old name.
+    kwargs : mapping, optional
+        Arguments by the names that the definition gives them.
     fallback : callable, optional
         Called with the same arguments if there is nothing to substitute.
+    **old
+        What is given by names that parameters had once.
 
     Returns
     -------
@@ -99,29 +103,31 @@ def apply(
     ValueError
         If the number of arguments is neither that of the inputs nor of inputs and outputs.
     """
-    named = kwargs if runtime_kwargs is None else runtime_kwargs
+    if old:
+        given = {"args": args, "kwargs": kwargs, "fallback": fallback}
+        return with_old_parameters(apply, old, name_or_resolver=name_or_resolver, **given)
     calls = router.calls
-    if type(args) is tuple and (named is None or (type(named) is dict and not named)):
+    if type(args) is tuple and (kwargs is None or (type(kwargs) is dict and not kwargs)):
         if not calls and router.quiet and fallback is not None:  # nothing is enabled
             return fallback(*args)
         try:
-            call = calls.get(name_or_resolver)  # type: ignore[arg-type]  # None: a resolver
+            call = calls.get(name_or_resolver)
         except TypeError:  # one that cannot be hashed
             call = None
         if call is not None:
             return call(args, None, fallback)
         if router.quiet and fallback is not None and type(name_or_resolver) is str:
             return fallback(*args)
-    elif args is None and type(named) is dict and type(name_or_resolver) is str:
+    elif args is None and type(kwargs) is dict and type(name_or_resolver) is str:
         call = calls.get(name_or_resolver)
         if call is not None:
-            return call((), named, fallback)
+            return call((), kwargs, fallback)
         if fallback is not None and router.quiet:
-            return fallback(**named)
-    elif args is None and named is None and fallback is None:
+            return fallback(**kwargs)
+    elif args is None and kwargs is None and fallback is None:
         return _decorator(name_or_resolver)
     activate()
-    return make_call(router.call_of, no_fallback, name_or_resolver, args, named, fallback)
+    return make_call(router.call_of, no_fallback, name_or_resolver, args, kwargs, fallback)
 
 
 def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Optional, get_args
+from typing import Any, Literal, Optional, get_args
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.config_registry import ConfigRegistry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MissPolicy = Literal["fallback_only", "use_def_best", "nearest"]
 """What to do with a call of a size that nobody has recorded."""
@@ -101,7 +99,7 @@ class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
     Parameters
     ----------
     default : ApplyConfig, optional
-        For definitions without settings of their own.
+        For definitions without settings of their own; by default nothing is applied to those.
     per_definition : mapping of str to ApplyConfig, optional
         By name of the definition.
 
@@ -114,17 +112,11 @@ class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
     kind = ApplyConfig
     wanted = "an ApplyConfig"
     purpose = "apply"
-    default: ApplyConfig
+    default: Optional[ApplyConfig]
 
-    def __init__(
-        self,
-        default: Optional[ApplyConfig] = None,
-        per_definition: Optional[Mapping[str, ApplyConfig]] = None,
-    ) -> None:
-        super().__init__(ApplyConfig() if default is None else default, per_definition)
-
-    def get(self, name: str) -> ApplyConfig:
-        """Return the settings of the definition `name`."""
+    @old_parameters
+    def get(self, name: str) -> Optional[ApplyConfig]:
+        """Return the settings of the definition `name`; None if nothing is applied to it."""
         return self._own.get(name, self.default)
 
 
@@ -148,7 +140,7 @@ def as_registry(config: ApplyConfig | ApplyConfigRegistry | None) -> ApplyConfig
     return ApplyConfigRegistry(ApplyConfigRegistry.checked("apply_config", config))
 
 
-_default = ApplyConfigRegistry()
+_default = ApplyConfigRegistry(ApplyConfig())
 
 
 def get_default_registry() -> ApplyConfigRegistry:

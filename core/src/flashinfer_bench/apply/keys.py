@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Optional, Union
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.errors import ConfigError, DataError, PluginError
 
 if TYPE_CHECKING:
@@ -290,6 +291,7 @@ class ApplyKeyFactory:
         return next(cls._candidates(type_name))
 
     @classmethod
+    @old_parameters
     def specialize(cls, defn: Definition) -> ApplyKeyBuilder:
         """Return a key builder for a definition.
 

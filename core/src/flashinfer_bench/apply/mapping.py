@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.apply import runtime
-from flashinfer_bench.apply.config import as_registry
+from flashinfer_bench.apply.config import ApplyConfig, as_registry
 from flashinfer_bench.apply.conventions import ARGUMENTS, Convention
 from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
@@ -38,7 +38,6 @@ from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaqu
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.conventions import Bound, Takes
     from flashinfer_bench.apply.dispatch import Target
     from flashinfer_bench.apply.keys import ApplyKey
@@ -333,7 +332,8 @@ class MappingRuntime(BaseRuntime):
         label = f"apply({name!r})" if point is None else point.label
         counters = self._counters.setdefault(label, Counters())
         definition, running = self._definitions.get(name), self._running.get(name)
-        config = replace(self._configs.get(name), strict=True, shadow_calls=0, shadow_share=0.0)
+        given = self._configs.get(name) or ApplyConfig()  # it is wanted: the mapping says so
+        config = replace(given, strict=True, shadow_calls=0, shadow_share=0.0)
         is_routed = point is not None and isinstance(point.signature, Canonical)
         take: Optional[Take] = None
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.errors import (
     BuildCapabilityError,
@@ -197,6 +198,7 @@ class BaseRuntime(Runtime):
         if self.entered <= 0:
             self.stop()
 
+    @old_parameters
     def dispatch(
         self,
         name: str,
@@ -227,14 +229,13 @@ class BaseRuntime(Runtime):
         """
         return self(name, args, kwargs, fallback)
 
+    @old_parameters
     def __call__(
         self,
         name_or_resolver: Union[str, Resolver],
         args: Positional = (),
         kwargs: Named = None,
         fallback: Fallback = None,
-        *,
-        runtime_kwargs: Optional[Mapping[str, Any]] = None,
     ) -> Any:
         """Answer one call, as `apply` does."""
 
@@ -245,8 +246,7 @@ class BaseRuntime(Runtime):
             reason = self.problems.get(name, f"{self!r} has nothing to substitute for it")
             return no_fallback(name, reason)
 
-        by_name = kwargs if runtime_kwargs is None else runtime_kwargs
-        return make_call(find, refusal, name_or_resolver, args, by_name, fallback)
+        return make_call(find, refusal, name_or_resolver, args, kwargs, fallback)
 
 
 # ---------------------------------------------------------------------------------- datasets
@@ -281,6 +281,7 @@ class ApplyRuntime(BaseRuntime):
         If there is no such device.
     """
 
+    @old_parameters
     def __init__(
         self,
         trace_set: Optional[Dataset] = None,
@@ -317,6 +318,7 @@ class ApplyRuntime(BaseRuntime):
         generation.build_ahead()
         return generation
 
+    @old_parameters
     def rebuild(self, trace_set: Optional[Dataset] = None, config: Config = None) -> None:
         """Read the dataset again, and use what it holds now.
 
@@ -382,7 +384,9 @@ class ApplyRuntime(BaseRuntime):
         ImportError
             If the distribution ``fib-report`` is not installed, which explains it.
         """
-        from flashinfer_bench.apply.explain import explain
+        from flashinfer_bench._lazy import import_provided
+
+        explain = import_provided("fib_report.apply_choices", "ApplyRuntime.explain").explain
 
         hardware = self._generation.table.hardware
         found: dict[str, Any]
@@ -440,6 +444,7 @@ class Generation:
                 try:
                     definition = self.table.source.definition(name)
                     one, config = self.table.definitions[name], self._configs.get(name)
+                    assert config is not None  # else nothing would be chosen
                     made = Dispatcher(
                         definition,
                         TableResolver(definition, one, self.builds, config),
@@ -478,6 +483,7 @@ class Generation:
         wanted: Counter[str] = Counter()
         for name in self.names:
             table, config = self.table.definitions[name], self._configs.get(name)
+            assert config is not None  # else nothing would be chosen
             wins = Counter(table.winners)
             if table.best is not None and config.on_miss_policy == "use_def_best":
                 wins[table.best] += len(table.choices)

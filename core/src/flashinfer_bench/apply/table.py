@@ -59,6 +59,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory
 from flashinfer_bench.data.loader import paused_gc
@@ -79,8 +80,8 @@ if TYPE_CHECKING:
     Dataset = Union[TraceSet, str, Path]
 
 REASONS = (
-    "definition solution hardware target toolchain key stale status incorrect integrity error "
-    "latency"
+    "settings definition solution hardware target toolchain key stale status incorrect integrity "
+    "error latency"
 )
 """What keeps a run from counting."""
 
@@ -96,6 +97,7 @@ class Reason(NamedTuple):
 
 # ``environment.hardware`` of a CPU tells its cores; anything else is a GPU.
 _CPU_TEXT = re.compile(r"\(\d+ cores\)|^cpu\b", re.IGNORECASE)
+_CORES = re.compile(r" \(\d+ cores\)$")
 _SERIES = re.compile(r"(\d+)(?:\.(\d+))?")
 
 
@@ -226,7 +228,8 @@ def run_problem(run: RunRow, limits: Limits) -> Optional[Reason]:
     if not wide:
         return None
     known = not math.isnan(absolute) and not math.isnan(relative)
-    enough = len(wide) == 1 or _matched(run, absolute, matched, limits)
+    loose = isinstance(integrity, dict) and bool(integrity.get("loose_tolerance"))
+    enough = not loose and (len(wide) == 1 or _matched(run, absolute, matched, limits))
     if known and not limits.both and enough:
         return None
     parts = [f"{name} error {value:.4g} > {allowed:.4g}" for name, value, allowed in wide]
@@ -354,6 +357,7 @@ def best_of_all(
 
 _INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
 _INCORRECT_ELSEWHERE = Reason("incorrect", "incorrect in another run")
+_UNWANTED = Reason("settings", "the settings are those of other definitions alone")
 _STALE = Reason("stale", "recorded with another content of the solution")
 
 
@@ -438,7 +442,9 @@ def collect(
     def slot_of(name: str, text: str) -> tuple[str, Union[_Slot, Reason], Limits]:
         """Return the uuid, the slot, or why there is none, and the limits of a workload."""
         workload = Workload.model_validate_json(text)
-        limits = limits_for(source.definition(name), configs.get(name), workload)
+        config = configs.get(name)
+        assert config is not None  # else there is a refusal
+        limits = limits_for(source.definition(name), config, workload)
         try:
             key = builder_of(name).build_from_workload(workload, source.root)
         except FibError as error:
@@ -456,7 +462,8 @@ def collect(
         one = found.setdefault(definition, Candidates())
         one.runs[solution] += len(some)
         refused = one.refusals.setdefault(solution, Counter())
-        refusal = refusal_of(definition, solution, origin)
+        config = configs.get(definition)
+        refusal = refusal_of(definition, solution, origin) if config else _UNWANTED
         if refusal is not None:
             refused[refusal] += len(some)
             continue
@@ -492,7 +499,8 @@ def _refusal(
         return Reason("solution", "there is no solution of this name")
     if solution.definition != definition:
         return Reason("solution", f"the solution is for definition {solution.definition!r}")
-    if origin.hardware != place.hardware:
+    # Other writers of the format name a CPU without its cores.
+    if origin.hardware not in (place.hardware, _CORES.sub("", place.hardware)):
         return Reason("hardware", f"recorded on {origin.hardware}")
     # Only `cpu` alone is taken at its word: compiled code for the CPU would take a GPU's address
     # for one of its own. Solutions that name some other GPU model are often run, and recorded, on
@@ -575,6 +583,7 @@ class ApplyTable:
         return None if table is None else table.choices.get(key)
 
     @classmethod
+    @old_parameters
     def load_or_build(
         cls, source: Optional[Dataset], config: Config = None, *, hardware: Optional[str] = None
     ) -> ApplyTable:

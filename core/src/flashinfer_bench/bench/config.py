@@ -31,6 +31,9 @@ _Tolerance = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _Ratio = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(min_length=1)]
 
+FIXED_TOLERANCE = 1e-2
+"""Absolute and relative, where nobody sets anything."""
+
 _DEVICE = re.compile(r"[a-z]+(:\d+)?", re.ASCII)
 
 
@@ -42,7 +45,7 @@ class TimingSettings(BaseModel):
     Attributes
     ----------
     warmup_runs, iterations, num_trials, stop_rule, stop_params, cache, watch, interleave_reference
-    rtol, atol, required_matched_ratio
+    tolerance, rtol, atol, required_matched_ratio
         As in `EvalConfig`.
     min_samples, max_samples : int, optional
         None: what suits the rule (see `TimingPlan`).
@@ -66,8 +69,9 @@ class TimingSettings(BaseModel):
     cache: Literal["cold", "warm"] = "cold"
     watch: Literal["auto", "off"] = "auto"
     interleave_reference: bool = True
-    rtol: _Tolerance = 1e-2
-    atol: _Tolerance = 1e-2
+    tolerance: Literal["fixed", "dtype"] = "fixed"
+    rtol: _Tolerance = FIXED_TOLERANCE
+    atol: _Tolerance = FIXED_TOLERANCE
     required_matched_ratio: Optional[_Ratio] = None
 
     if not TYPE_CHECKING:  # type checkers see the typed signature that pydantic derives
@@ -172,6 +176,9 @@ class EvalConfig(TimingSettings):
         ``auto`` looks at clocks, temperature and load while timing; ``off`` does not.
     interleave_reference : bool, optional
         Whether the reference is timed in turn with the solution that it is compared with.
+    tolerance : str, optional
+        What `rtol` and `atol` are where nobody sets them: ``fixed``, 0.01 for all outputs, or
+        ``dtype``, what suits the dtypes of the definition (see `default_tolerance`).
     rtol, atol : float, optional
         An element passes if its relative error is at most `rtol` **or** its absolute error at most
         `atol`.
@@ -212,7 +219,11 @@ class ResolvedEvalConfig(TimingSettings):
     tolerances : dict of str to Tolerance
         By output, over the three above. Evaluators ask `tolerance_of`.
     atol_by_dtype : frozenset of str
-        Outputs whose `atol` nobody has set: it suits their dtype, but not yet their scale.
+        Outputs whose `atol` nobody has set. If `tolerance` is ``dtype``, it suits their dtype, but
+        not yet their scale.
+    scaled_atol : dict of str to float
+        By output, the absolute tolerance that suits its scale, where ``dtype`` would be held to
+        that; known once the reference has run.
     tightened : dict of str to str
         By output, why its tolerance is smaller than what was asked for (see `tightened` in
         the verified measurement).
@@ -222,6 +233,7 @@ class ResolvedEvalConfig(TimingSettings):
 
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     atol_by_dtype: frozenset[str] = frozenset()
+    scaled_atol: dict[str, float] = Field(default_factory=dict)
     tightened: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
@@ -239,6 +251,20 @@ class ResolvedEvalConfig(TimingSettings):
             max_error_cap=own.max_error_cap,
         )
 
+    def by_dtype(self, definition: Definition, output: str) -> Optional[Tolerance]:
+        """Return what ``dtype`` would hold an output to; None if ``fixed`` lets no more pass."""
+        own = self.tolerance_of(output)
+        if self.tolerance == "dtype" or output not in self.atol_by_dtype:
+            return None
+        suits = dtypes.default_tolerances(definition)[output]
+        atol, rtol = own.atol or 0.0, own.rtol or 0.0
+        values = {
+            "atol": min(atol, self.scaled_atol.get(output, suits)),
+            "rtol": suits if rtol == FIXED_TOLERANCE else rtol,
+        }
+        wider = values["atol"] < atol or values["rtol"] < rtol
+        return own.model_copy(update=values) if wider else None
+
 
 class BenchmarkConfig(TimingSettings):
     """Settings of a run.
@@ -249,11 +275,8 @@ class BenchmarkConfig(TimingSettings):
 
     Attributes
     ----------
-    required_matched_ratio
+    tolerance, rtol, atol, required_matched_ratio
         As in `EvalConfig`.
-    rtol, atol : float
-        As in `EvalConfig`. The value shown is that of 16-bit outputs: where it is not set, each
-        definition gets what suits its dtypes (see `default_tolerance`).
     log_level : str
         Least severe level that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL.
     device : str, optional
@@ -399,8 +422,7 @@ class BenchmarkConfig(TimingSettings):
         settings of its op family, `op_type_config`, the definition's own tolerance,
         `definition_config`, the workload's own tolerance, and the explicit values. ``extra`` is
         merged key by key, as are the ``stop_params`` of one rule; everything else is replaced.
-        Where nobody has set `atol` or `rtol`, the dtypes of the definition say what it is (see
-        `default_tolerance`).
+        Where nobody has set `atol` or `rtol`, `tolerance` says what it is.
 
         Parameters
         ----------
@@ -424,11 +446,12 @@ class BenchmarkConfig(TimingSettings):
         family = _family_settings(default_catalog()).get(op_type, {})
         settings: list[dict[str, Any]] = [weak, family, by_type, by_name, strong]
         layers = [*settings[:3], definition.tolerance, by_name, own, strong]
-        by_dtype = dtypes.default_tolerances(definition)
-        shared = max((value for value in by_dtype.values() if value), default=self.atol)
-        merged: dict[str, Any] = {}
-        for layer in (*settings, dtypes.tolerance_values(layers, shared)):
-            merged.update(layer)
+        merged = {name: value for layer in settings for name, value in layer.items()}
+        defaults = dtypes.default_tolerances(definition)
+        if merged["tolerance"] == "fixed":
+            defaults = {name: FIXED_TOLERANCE if value else 0.0 for name, value in defaults.items()}
+        shared = max((value for value in defaults.values() if value), default=self.atol)
+        merged.update(dtypes.tolerance_values(layers, shared))
         merged.pop("max_error_cap", None)
         merged["extra"] = {k: v for layer in settings for k, v in layer.get("extra", {}).items()}
         merged["stop_params"] = stopping.merged_params(settings)
@@ -436,9 +459,9 @@ class BenchmarkConfig(TimingSettings):
             **merged,
             tolerances={
                 name: Tolerance(**dtypes.tolerance_values(layers, default, name))
-                for name, default in by_dtype.items()
+                for name, default in defaults.items()
             },
-            atol_by_dtype=dtypes.outputs_without("atol", layers, by_dtype),
+            atol_by_dtype=dtypes.outputs_without("atol", layers, defaults),
         )
 
     def _own_values(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -447,7 +470,7 @@ class BenchmarkConfig(TimingSettings):
         strong: dict[str, Any] = {}
         explicit = self.explicit_fields
         for name in EVAL_FIELDS:
-            # Where nobody sets these two, the definition's dtypes say what they are.
+            # Where nobody sets these two, `tolerance` says what they are.
             if name not in ("atol", "rtol") or name in self.model_fields_set:
                 (strong if name in explicit else weak)[name] = getattr(self, name)
         for key, value in self.stop_params.items():

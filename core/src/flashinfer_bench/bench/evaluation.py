@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench._version import __version__
 from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement
+from flashinfer_bench.bench.evaluators.default import LOOSE
 from flashinfer_bench.bench.executors import base
 from flashinfer_bench.bench.pool import RunInterrupted, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
@@ -242,7 +243,7 @@ class Report:
         return self._evaluation(
             EvaluationStatus.PASSED,
             "\n".join([*told, *notes]),
-            correctness=correctness,
+            correctness=_marked(correctness),
             performance=speeds.performance,
             timer=measurement.timer,
             timer_version=measurement.timer_version,
@@ -264,6 +265,7 @@ class Report:
         extra: dict[str, Any] = {
             "solution_hash": self.solution.hash(),
             "measurement": session.measurement,
+            "tolerance": config.tolerance,
         }
         if session.device == "cpu":
             from flashinfer_bench.tensors import cpu_threads
@@ -311,6 +313,16 @@ class Report:
             except (ValueError, TypeError) as error:  # names no field of the right type
                 logger.warning("what a plugin tells of an evaluation is not recorded: %s", error)
         return own
+
+
+def _marked(correctness: Correctness) -> Correctness:
+    """Return `correctness` with a note for reports if it would not have passed by dtype."""
+    extra = correctness.extra or {}
+    if LOOSE not in extra:
+        return correctness
+    note = extra.get("integrity")
+    noted = {**(note if isinstance(note, dict) else {}), LOOSE: True}
+    return correctness.model_copy(update={"extra": {**extra, "integrity": noted}})
 
 
 def make_log(message: str, output: str) -> str:

@@ -13,10 +13,13 @@ from typing import Any, NoReturn, Optional
 import typer
 
 from flashinfer_bench import env, errors
+from flashinfer_bench._lazy import old_names
 from flashinfer_bench._version import __version__
 from flashinfer_bench.cli.commands import LazyGroup
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import talk
+
+__getattr__ = old_names(__name__)
 
 _EPILOG = (
     "Exit codes: 0 done, 1 findings (invalid data, conflicts), 2 usage, 3 internal error, "

@@ -252,6 +252,7 @@ def best(
     found = best_solutions(scores)
     replayable = sorted({one.definition for one in scores if one.replayable})
     disputed = sorted({one.solution for one in scores if one.disputed})
+    loose = sorted({one.solution for one in scores if one.loose})
     against = _comparison(everything, baseline) if baseline else lambda _: None
     rows = [
         _Row(one, score, against(score))
@@ -266,6 +267,7 @@ def best(
             "baseline": baseline,
             "disputed": disputed,
             "replayable": replayable,
+            "loose_tolerance": loose,
             "best": [_document(one, columns, results) for one in rows],
         },
     )
@@ -278,6 +280,9 @@ def best(
     if replayable:
         told = "some workloads show every call the same values, so results can be kept"
         talk(f"{told} (--untrusted leaves them out): {', '.join(replayable)}")
+    if loose:
+        told = "loose tolerance: right within 0.01, but not by 'fib run --tolerance dtype'"
+        talk(f"{told}: {', '.join(loose)}")
     tied = [one for one in found if one.ties]
     if tied:
         talk(f"in {len(tied)} of {len(found)} rankings the first cannot be told from others")
@@ -350,6 +355,8 @@ def _notes(row: _Row) -> Iterator[str]:
         yield f"no interval on {score.without_interval} of {score.passed} workloads"
     if score.dropped:
         yield f"{score.dropped} of {score.samples} samples dropped"
+    if score.loose:
+        yield f"loose tolerance on {score.loose} of {score.passed} workloads"
     before = score.references.get("before", 0)
     if before:
         yield f"reference timed before, not beside, on {before} of {score.passed} workloads"

@@ -269,7 +269,8 @@ class RunSession:
 
 
 def _outcome(score: SolutionScore) -> str:
-    told = {**score.statuses, **({"disputed": score.disputed} if score.disputed else {})}
+    doubts = {"disputed": score.disputed, "loose tolerance": score.loose}
+    told = {**score.statuses, **{name: count for name, count in doubts.items() if count}}
     return ", ".join(
         status if count == score.workloads else f"{count} {status}"
         for status, count in told.items()

@@ -37,6 +37,10 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
     "watch": (None, "Look at clocks, temperature and load while timing. Default: yes."),
     "interleave_reference": (None, "Time the reference in turn with each solution. Default: yes."),
     "lock_clocks_mhz": ("MHZ", "Hold the SM clock of GPUs there during the run."),
+    "tolerance": (
+        "NAME",
+        "fixed, or dtype: what suits the dtypes, where no tolerance is set. Default: fixed.",
+    ),
     "rtol": ("X", "Relative tolerance. Default: 0.01."),
     "atol": ("X", "Absolute tolerance. Default: 0.01."),
     "required_matched_ratio": ("X", "Share of elements within tolerance, in (0, 1]."),

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench._lazy import old_names
 from flashinfer_bench.compile.cache import cache_folder, is_complete, own_place
 from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
 from flashinfer_bench.errors import StorageError, UnsafePathError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.compile.runnable import Runnable
     from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile
+
+__getattr__ = old_names(__name__)
 
 SOURCES = "sources"
 """Name of the folder, in a build's folder, that the solution's files are written to."""

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from flashinfer_bench import errors
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.compile.builder import Builder, content_digest
 from flashinfer_bench.compile.cache import build_lock, cache_folder, lock_of, own_place
 from flashinfer_bench.compile.runnable import Runnable
@@ -152,6 +153,7 @@ class BuilderRegistry:
         """Return the registry that the whole process shares."""
         return default_registry()
 
+    @old_parameters
     def build(self, definition: Definition, solution: Solution) -> Runnable:
         """Build a solution, or return what was built before.
 

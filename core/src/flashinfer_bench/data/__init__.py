@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data.constraints import *  # noqa: F403
     from flashinfer_bench.data.definition import *  # noqa: F403
     from flashinfer_bench.data.json_codec import *  # noqa: F403
-    from flashinfer_bench.data.merge import *  # noqa: F403
-    from flashinfer_bench.data.ranking import *  # noqa: F403
     from flashinfer_bench.data.solution import *  # noqa: F403
     from flashinfer_bench.data.tolerance import *  # noqa: F403
     from flashinfer_bench.data.trace import *  # noqa: F403

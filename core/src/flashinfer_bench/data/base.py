@@ -30,12 +30,12 @@ def words_for_numbers(value: Any) -> Any:
 JsonWords = PlainSerializer(words_for_numbers, when_used="json")
 """Marks a field whose numbers may be infinite or NaN."""
 
-_WORDS = ("NaN", "nan", "Infinity", "inf", "-Infinity", "-inf")
+_WORDS = ("nan", "infinity", "inf", "-infinity", "-inf")
 
 
 def number_for_word(value: Any) -> Any:
-    """Turn a word for a number that JSON does not know into that number."""
-    return float(value) if value in _WORDS else value
+    """Turn a word for a number that JSON does not know, however capitalised, into that number."""
+    return float(value) if isinstance(value, str) and value.lower() in _WORDS else value
 
 
 NullIsEmpty = BeforeValidator(lambda value: [] if value is None else value)
@@ -63,7 +63,9 @@ class SchemaModel(BaseModel):
     """Base of every record.
 
     Keys that the format does not know are ignored, so that a file written by a later release, or
-    by a tool with its own additions, still loads. Non-finite numbers are written as the strings
+    by a tool with its own additions, still loads. Those of an evaluation, a build specification
+    and a variable axis, where older releases had some, are kept: attributes of the record that had
+    them, which are written back. Non-finite numbers are written as the strings
     ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no other word for them.
 
     `model_validate` and `model_validate_json` first try the record as it is. Only where that fails

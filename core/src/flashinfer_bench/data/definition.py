@@ -7,8 +7,15 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 import pydantic
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.data.base import NameEnum, NonEmptyStr, NullIsEmpty, SchemaModel, Size
 from flashinfer_bench.data.constraints import parse_constraint, parse_python
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs, without_tolerance
@@ -110,13 +117,15 @@ class AxisConst(SchemaModel):
 
 
 class AxisVar(SchemaModel):
-    """An axis whose size each workload sets.
+    """An axis whose size each workload sets. Further keys, such as an old ``parent``, are kept.
 
     Parameters
     ----------
     description : str, optional
         What the axis is.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     type: Literal["var"] = "var"
     description: Optional[str] = None
@@ -240,7 +249,9 @@ class Definition(SchemaModel):
                     if axis not in self.axes and not is_literal(axis):
                         raise DataError(
                             f"'{axis}' is not an axis of the definition "
-                            f"({', '.join(self.axes) or 'none'})",
+                            f"({', '.join(self.axes) or 'none'}); a shape holds names of axes, "
+                            "and sizes: add an axis for it and, where it follows from other axes, "
+                            "a constraint such as 'twice_n == 2 * N'",
                             field=f"{kind}.{name}.shape",
                         )
         require_known_outputs(self.tolerance, self.outputs)
@@ -348,6 +359,7 @@ class Definition(SchemaModel):
             for tensor, value in zip(self.inputs.values(), given, strict=True)
         )
 
+    @old_parameters
     def get_input_shapes(self, var_axes_values: Optional[Mapping[str, int]] = None) -> list[Shape]:
         """Return the shape of each input in declaration order, None for scalars.
 
@@ -363,6 +375,7 @@ class Definition(SchemaModel):
         """
         return self._shapes(self.inputs, var_axes_values)
 
+    @old_parameters
     def get_output_shapes(self, var_axes_values: Optional[Mapping[str, int]] = None) -> list[Shape]:
         """Return the shape of each output in declaration order, None for scalars.
 

@@ -305,7 +305,7 @@ class MemoryTraces:
 
 # ------------------------------------------------------------------- the file that keeps the parts
 
-_FORMAT = ":".join(["6", __version__, *(one.value for one in EvaluationStatus)])
+_FORMAT = ":".join(["7", __version__, *(one.value for one in EvaluationStatus)])
 _MAGIC = b"fibindex" + hashlib.sha256(_FORMAT.encode()).digest()[:8]
 
 

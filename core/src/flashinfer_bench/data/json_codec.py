@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from pydantic import BaseModel, ValidationError
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.storage import append_lines, replace_file
 from flashinfer_bench.data.trace import Trace
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound="SchemaModel")
 PathLike = Union[str, Path]
 _MAX_SHOWN = 80
+_TO_WRITE = {
+    "op_type": "; write the family of the computation, such as 'gemm': any name is allowed"
+}
 
 
 def to_json(obj: BaseModel, indent: int | None = 2) -> str:
@@ -44,6 +48,7 @@ def to_json(obj: BaseModel, indent: int | None = 2) -> str:
     return obj.model_dump_json(indent=indent, exclude_none=not keep_none)
 
 
+@old_parameters
 def from_json(text: str | bytes, cls: type[Model]) -> Model:
     """Make a record from JSON text.
 
@@ -168,6 +173,7 @@ def load_json_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) ->
     return decode(model, file.read_bytes(), path=file)
 
 
+@old_parameters
 def save_jsonl_file(objs: Iterable[BaseModel], path: PathLike) -> None:
     """Write records, one per line; an existing file is replaced as a whole or not at all.
 
@@ -292,7 +298,7 @@ def _message(detail: ErrorDetails) -> str:
     if isinstance(cause, DataError):
         return cause.message
     if detail["type"] in ("missing", "union_tag_not_found"):
-        return "this field is missing"
+        return "this field is missing" + _TO_WRITE.get(str(detail["loc"][-1]), "")
     if detail["type"] == "union_tag_invalid":
         return f"must be one of {detail['ctx']['expected_tags']}, not '{detail['ctx']['tag']}'"
     text = detail["msg"].removeprefix("Value error, ")

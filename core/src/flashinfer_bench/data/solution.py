@@ -159,9 +159,11 @@ class BuildSpec(SchemaModel):
         How compiled code is called: ``tvm-ffi`` (meant by None for C++ and CUDA) or ``torch``.
     compile_options : CompileOptions, optional
         Flags for compilers and the linker. Options that ask for nothing are the same as None.
+
+    Further keys, such as ``build_commands`` of older releases, are kept, and nothing runs them.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     language: Annotated[NonEmptyStr, AfterValidator(_known_language)]
     target_hardware: Annotated[list[NonEmptyStr], Field(min_length=1)]
@@ -279,7 +281,8 @@ class Solution(SchemaModel):
     def hash(self) -> str:
         """Return a digest of what is built: definition, specification and sources.
 
-        Name, author and description do not enter, nor does the order of the sources.
+        Name, author and description do not enter, nor does the order of the sources, nor what the
+        specification keeps of older releases.
 
         Returns
         -------
@@ -287,7 +290,8 @@ class Solution(SchemaModel):
             SHA-256 in hexadecimal.
         """
         sources = sorted((source.path, source.content) for source in self.sources)
-        content = [self.definition, self.spec.model_dump(mode="json"), sources]
+        spec = self.spec.model_dump(mode="json", exclude=set(self.spec.model_extra or ()))
+        content = [self.definition, spec, sources]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

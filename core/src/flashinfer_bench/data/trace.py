@@ -129,6 +129,7 @@ def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
 
 Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Latency = Annotated[float, Field(strict=True, ge=0), JsonWords]
 Samples = Annotated[
     list[Duration],
     BeforeValidator(samples_from_json),
@@ -149,6 +150,11 @@ class EvaluationStatus(NameEnum):
     COMPILE_ERROR = "COMPILE_ERROR"
     TIMEOUT = "TIMEOUT"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Optional[EvaluationStatus]:
+        name = value.upper() if isinstance(value, str) else ""
+        return cls.__members__.get("INCORRECT_NUMERICAL" if name == "INCORRECT" else name)
+
 
 GIVEN_WITH = {
     EvaluationStatus.PASSED: (True, True),
@@ -168,8 +174,8 @@ class Correctness(SchemaModel):
         Further measures of an evaluator.
     """
 
-    max_relative_error: Error
-    max_absolute_error: Error
+    max_relative_error: Error = 0.0
+    max_absolute_error: Error = 0.0
     extra: Annotated[Optional[dict[str, Any]], JsonWords] = None
 
     @property
@@ -185,7 +191,7 @@ class Performance(SchemaModel):
     Parameters
     ----------
     latency_ms : float
-        Latency of the solution in milliseconds.
+        Latency of the solution in milliseconds; old files have infinite ones.
     reference_latency_ms : float
         Latency of the definition's reference in milliseconds; 0 if it was not timed.
     speedup_factor : float
@@ -206,15 +212,22 @@ class Performance(SchemaModel):
         of each row of them, and of the one after the last.
     """
 
-    latency_ms: Duration
-    reference_latency_ms: Duration
-    speedup_factor: Duration
+    latency_ms: Latency = 0.0
+    reference_latency_ms: Latency = 0.0
+    speedup_factor: Duration = 0.0
     samples_ms: Optional[Samples] = None
     interval_ms: Optional[Range] = None
     reference_samples_ms: Optional[Samples] = None
     speedup_interval: Optional[Range] = None
     outliers: Optional[Count] = None
     dropped: Optional[list[tuple[Count, Count]]] = None
+
+    @staticmethod
+    def upgrade(data: Any) -> Any:
+        """Read words for infinite latencies."""
+        if not isinstance(data, dict):
+            return data
+        return {key: number_for_word(value) for key, value in data.items()}
 
     @property
     def counted_ms(self) -> list[float]:
@@ -317,7 +330,7 @@ class Provenance(SchemaModel):
 
 
 class Evaluation(SchemaModel):
-    """Result of one run.
+    """Result of one run. Further keys, such as an old ``error`` and ``log_file``, are kept.
 
     Parameters
     ----------
@@ -328,7 +341,7 @@ class Evaluation(SchemaModel):
     timestamp : str
         When, in ISO 8601.
     log : str
-        Output of the run and what was noticed.
+        Output of the run and what was noticed; if there is none, an old ``error`` and ``log_file``.
     correctness : Correctness, optional
         Given exactly when `status` is ``PASSED`` or ``INCORRECT_NUMERICAL``.
     performance : Performance, optional
@@ -336,6 +349,8 @@ class Evaluation(SchemaModel):
     provenance : Provenance, optional
         How the numbers came about.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     status: EvaluationStatus
     environment: Environment
@@ -350,31 +365,31 @@ class Evaluation(SchemaModel):
         """Rewrite an evaluation of an older release."""
         if not isinstance(data, dict):
             return data
-        record = without_empty(data, "correctness", "performance")
+        record = {**data, "performance": Performance.upgrade(data.get("performance"))}
         where = record.get("environment")
         if isinstance(where, dict):
             known = {key: one for key, one in where.items() if key != "libs" or one is not None}
             record["environment"] = (
                 {"hardware": known.get("device"), **known} if "device" in known else known
             )
-        if record.get("status") == "INCORRECT":
-            record["status"] = "INCORRECT_NUMERICAL"
-        error, log_file = record.pop("error", None), record.pop("log_file", None)
-        if record.get("log") is None:
-            lines = [str(error)] if error else []
-            record["log"] = "\n".join(lines + ([f"log file: {log_file}"] if log_file else []))
-        return record
+        return {**record, "log": ""} if record.get("log") is None else record
 
     @pydantic.model_validator(mode="after")
     def _fits_status(self) -> Evaluation:
         given = (self.correctness is not None, self.performance is not None)
         wanted = GIVEN_WITH.get(self.status, (False, False))
         if given != wanted:
-            name, must = (
-                ("performance", wanted[1]) if given[0] is wanted[0] else ("correctness", wanted[0])
-            )
-            rule = "must be given" if must else "must be absent"
-            raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
+            for name, must in zip(("correctness", "performance"), wanted, strict=True):
+                part = getattr(self, name)
+                if part is not None and not must and not part.model_fields_set:  # an old {}
+                    part = None
+                    setattr(self, name, None)
+                if (part is not None) is not must:
+                    rule = "must be given" if must else "must be absent"
+                    raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
+        if not self.log and (old := self.model_extra):
+            lines = (old.get("error"), old.get("log_file") and f"log file: {old['log_file']}")
+            self.log = "\n".join(str(line) for line in lines if line)
         return self
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
+from flashinfer_bench._lazy import old_names
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
@@ -29,13 +30,17 @@ from flashinfer_bench.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any as Ranking  # these three are of fib-report
+    from typing import Any as SpeedupMetrics
+    from typing import Any as TraceSetSummary
 
     import torch
 
     from flashinfer_bench.data.definition import Definition
-    from flashinfer_bench.data.ranking import Ranking, SpeedupMetrics, TraceSetSummary
     from flashinfer_bench.data.solution import Solution
     from flashinfer_bench.data.trace import Trace
+
+__getattr__ = old_names(__name__)
 
 _logger = logging.getLogger(__name__)
 _TRIES = 2

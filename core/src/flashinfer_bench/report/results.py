@@ -123,6 +123,11 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
         return reference / latency if latency and reference else None
 
     @property
+    def loose(self) -> bool:
+        """Whether it passed within 0.01, and would not have by ``--tolerance dtype``."""
+        return self.note is not None and '"loose_tolerance": true' in self.note
+
+    @property
     def conditions(self) -> Conditions:
         """What has to be the same for two latencies to be compared, apart from the device."""
         return self.origin.clock[:2]

@@ -168,9 +168,9 @@ class SolutionScore:
         What decided how many samples were taken.
     without_interval : int
         Workloads that passed and have no interval of the latency.
-    disputed, replayable : int
-        Workloads that passed with a latency in doubt, and those that show every call the same
-        values.
+    disputed, replayable, loose : int
+        Workloads that passed with a latency in doubt, those that show every call the same values,
+        and those that passed only because tolerances do not go by dtype.
     references : mapping of str to int
         Workloads that passed by when their reference was timed: ``beside`` the solution, ``before``
         it, ``not``, or ``unknown``.
@@ -204,6 +204,7 @@ class SolutionScore:
     without_interval: int = 0
     disputed: int = 0
     replayable: int = 0
+    loose: int = 0
     references: Mapping[str, int] = field(default_factory=dict)
     rank: Optional[str] = None
 
@@ -296,6 +297,7 @@ def _score(results: Sequence[Result], timer: str, cache: str) -> SolutionScore:
         without_interval=sum(one.interval_ms is None for one in passed),
         disputed=sum(one.disputed for one in passed),
         replayable=sum(one.replayable for one in passed),
+        loose=sum(one.loose for one in passed),
         references=dict(sorted(references.items())),
     )
 

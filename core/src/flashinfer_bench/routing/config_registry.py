@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional, TypeVar
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.errors import ConfigError, DuplicateNameError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from typing_extensions import Self
 
 Config = TypeVar("Config")
 
@@ -68,7 +71,8 @@ class ConfigRegistry(Generic[Config]):
             raise ConfigError(f"{what}: give {cls.wanted}, not {type(config).__name__}")
         return config
 
-    def register(self, name: str, config: Config, override: bool = False) -> None:
+    @old_parameters
+    def register(self, name: str, config: Config, override: bool = False) -> Self:
         """Give one definition settings of its own.
 
         Parameters
@@ -80,6 +84,11 @@ class ConfigRegistry(Generic[Config]):
         override : bool
             Whether earlier settings may be replaced.
 
+        Returns
+        -------
+        ConfigRegistry
+            Itself.
+
         Raises
         ------
         ConfigError
@@ -87,9 +96,9 @@ class ConfigRegistry(Generic[Config]):
         DuplicateNameError
             If there are other settings already and `override` is not set.
         """
-        self.register_many({name: config}, override=override)
+        return self.register_many({name: config}, override=override)
 
-    def register_many(self, configs: Mapping[str, Config], override: bool = False) -> None:
+    def register_many(self, configs: Mapping[str, Config], override: bool = False) -> Self:
         """Give several definitions settings of their own: all of them, or none if one is refused.
 
         Raises
@@ -107,6 +116,7 @@ class ConfigRegistry(Generic[Config]):
                     hint="pass override=True to replace them",
                 )
         self._own = {**self._own, **configs}  # readers of the old mapping are not disturbed
+        return self
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):

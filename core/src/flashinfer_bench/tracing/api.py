@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
+from flashinfer_bench._lazy import import_provided
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import opaque, router
 
@@ -85,9 +86,8 @@ def enable_tracing(
             "neither dataset_path nor tracing_config",
             hint="give dataset_path and tracing_config alone",
         )
-    from flashinfer_bench import tracer
-
-    runtime: TracingRuntime = tracer.Tracer(rules, out_dir, blob_dir).start()
+    of_rules = import_provided("fib_ops_llm.tracing_rules", "enable_tracing(rules=)")
+    runtime: TracingRuntime = of_rules.Tracer(rules, out_dir, blob_dir).start()
     return runtime
 
 

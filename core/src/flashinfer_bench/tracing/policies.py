@@ -106,8 +106,8 @@ class FilterPolicy(ABC):
     def drain(self) -> list[WorkloadEntry]:
         """Return what is kept, and keep it no more.
 
-        Called before anything is written, and whenever as many entries as may be buffered have been
-        submitted. What has been seen is remembered, so that it is not kept twice.
+        Called when the runtime is flushed, and whenever as many entries as may be buffered have
+        been submitted. What has been seen is remembered, so that it is not kept twice.
         """
 
 
@@ -225,6 +225,8 @@ class KeyedPolicy(OnlinePolicy):
     """Keeps the first so many calls of each key: those of one key are as good as each other.
 
     Of more keys than `bound` allows, the older half is forgotten: their calls may be kept again.
+    Where a subclass changes neither `keep` nor `drain`, entries are taken and written within
+    seconds.
 
     Parameters
     ----------
@@ -300,6 +302,17 @@ class KeepFirstKByAxes(KeyedPolicy):
         positions = tuple({position: None for position, _ in layout.places.values()})
         sizes = [layout.size_of(axis) for axis in layout.places]
         return sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})", positions
+
+
+def stays_kept(policy: FilterPolicy) -> bool:
+    """Return whether what a policy has kept is written in any case, and so may be at any time.
+
+    Of others that is not known: they may choose until they are drained, as a random sample does.
+    """
+    if not isinstance(policy, (KeepAll, KeepFirstK, KeyedPolicy)):
+        return False
+    own = type(policy)
+    return own.keep is OnlinePolicy.keep and own.drain is OnlinePolicy.drain
 
 
 # ------------------------------------------------------------------------------------ registry

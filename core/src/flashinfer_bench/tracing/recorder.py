@@ -19,7 +19,13 @@ from flashinfer_bench.errors import DataError
 from flashinfer_bench.routing.binding import compile_source, match, same_value
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
 from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of
-from flashinfer_bench.tracing.policies import FastPath, OnlinePolicy, WorkloadEntry, is_number
+from flashinfer_bench.tracing.policies import (
+    FastPath,
+    OnlinePolicy,
+    WorkloadEntry,
+    is_number,
+    stays_kept,
+)
 from flashinfer_bench.tracing.shutdown import held_back
 
 if TYPE_CHECKING:
@@ -230,6 +236,7 @@ class Recorder:
         self._pick = owner.policies.make_picker(config, self.layout)
         self._kinds = {each.name: each.scalar for each in self.layout.inputs if each.shape is None}
         self._told = False
+        self._settles = stays_kept(self.policy)
         if hasattr(self.policy, "begin"):  # not of users' policies that subclass nothing
             self.policy.begin(self.layout)
         if isinstance(self.policy, OnlinePolicy):
@@ -339,6 +346,8 @@ class Recorder:
         else:
             policy.submit(entry)
         owner.took(entry, displaced)
+        if self._settles and not deferred:
+            owner.write_soon()
 
     def _copies(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return copies of the program's tensors; of scalars that are on a GPU, numbers."""
@@ -349,6 +358,11 @@ class Recorder:
                 kind = self._kinds.get(name)
                 copies[name] = copied if kind is None else scalar_of(copied, kind)
         return copies
+
+    def settled(self) -> list[WorkloadEntry]:
+        """Return the list of what is kept, if that stays kept; otherwise an empty one."""
+        found: list[WorkloadEntry] = getattr(self.policy, "entries", []) if self._settles else []
+        return found
 
     def drain(self) -> list[WorkloadEntry]:
         """Return what is kept; what cannot be had, or is not what it should be, is counted."""

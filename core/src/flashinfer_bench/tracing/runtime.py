@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+WRITE_AFTER_S = 1.0
+"""Seconds between two early writings, and before the first; more where writing is slow."""
+
 _ANYTHING = (Exception,)
 
 _lock = threading.RLock()
@@ -48,6 +52,9 @@ class TracingRuntime:
     One runtime is active at a time: one that starts stops the one before. As a context manager it
     is active in the body, and whatever it has stopped goes on afterwards.
 
+    What is kept is written within seconds by a thread, or when the runtime is flushed;
+    `docs/reference/tracing.md` says what is written when.
+
     Nothing that goes wrong while calls are recorded or written reaches the program: it is counted
     in `stats`, and logged once for each definition.
 
@@ -61,7 +68,7 @@ class TracingRuntime:
         How much memory may be used.
     store : optional
         Takes entries in place of the dataset's own store: has ``add(entries)``, which returns what
-        became of them, an `Added`.
+        became of them, an `Added`. It is called in any thread, one at a time.
 
     Raises
     ------
@@ -136,13 +143,17 @@ class TracingRuntime:
         self._waiting: list[WorkloadEntry] = []
         self._emptied()
         self._write_lock = threading.RLock()
-        self._writing = self._told = False
+        self._writing = False
+        self._told: set[bool] = set()
         self._totals = Counter(written=0, known=0, lost=0)
+        self._reported = Counter(self._totals)
+        self._has_writer = False  # whether there is a thread that writes early; under the lock
         self._store = Store(self.root, self.definitions) if self._given is None else self._given
 
     def _emptied(self) -> None:
         self._entries = self._nbytes = 0
         self._deferred: list[WorkloadEntry] = []
+        self._fresh = False  # whether there is anything new for the thread that writes early
 
     def __repr__(self) -> str:
         return f"<TracingRuntime of {str(self.root)!r}>"
@@ -302,7 +313,8 @@ class TracingRuntime:
         if is_capturing():
             return 0
         with held_back(), self.lock:
-            deferred = [*self._waiting, *self._deferred]
+            found = [*self._waiting, *self._deferred]
+            deferred = [each for each in found if each.is_deferred]
             return sum(self._made[entry.def_name].settle(entry) for entry in deferred)
 
     # ------------------------------------------------------------------------------ writing
@@ -313,25 +325,67 @@ class TracingRuntime:
         Returns
         -------
         dict of str to int
-            ``entries`` that were to be written, and what became of them: ``written``, ``known`` to
-            the dataset already, ``lost``.
+            ``entries`` that were to be written since the last time, and what became of them:
+            ``written``, ``known`` to the dataset already, ``lost``.
         """
-        return self._write(last=True)
+        self._write(last=True)
+        with held_back(), self._write_lock:
+            new = {name: count - self._reported[name] for name, count in self._totals.items()}
+            self._reported.update(new)
+        return {"entries": sum(new.values()), **new}
 
     def took(self, entry: WorkloadEntry, displaced: Optional[WorkloadEntry]) -> None:
         """Note that an entry is held now, perhaps in the place of another."""
-        self._entries += 1
-        self._nbytes += entry.nbytes()
+        self._count([entry], 1)
         if entry.is_deferred:
             self._deferred.append(entry)
         if displaced is not None:
-            self._entries -= 1
-            self._nbytes -= displaced.nbytes()
+            self._count([displaced], -1)
 
     def relieve(self) -> None:
         """Write everything if it is too much."""
         if self._entries >= self.limits.max_entries or self._nbytes >= self.limits.max_bytes:
             self._write()
+
+    def write_soon(self) -> None:
+        """Have what stays kept written by a thread; the lock is held.
+
+        The thread ends when nothing has come for a while.
+        """
+        self._fresh = True
+        if not self._has_writer:
+            writer = threading.Thread(target=self._write_early, name="fib-tracing", daemon=True)
+            with suppress(RuntimeError):  # no more threads, as when the interpreter ends
+                writer.start()
+                self._has_writer = True
+
+    def _write_early(self) -> None:
+        delay = WRITE_AFTER_S
+        while True:
+            time.sleep(delay)
+            with self.lock:
+                if not self._fresh:
+                    self._has_writer = False
+                    return
+                self._fresh = False
+            start = time.monotonic()
+            self._write(early=True)
+            # At most a tenth of the time: a file of many workloads is read each time.
+            delay = max(WRITE_AFTER_S, 9 * (time.monotonic() - start))
+
+    def _drain_early(self) -> list[WorkloadEntry]:
+        """Return what stays kept and refers to nothing of the program: no device is touched."""
+        ready = []
+        with self.lock:
+            for held in [self._waiting, *(each.settled() for each in self._made.values())]:
+                ready += [entry for entry in held if not entry.is_deferred]
+                held[:] = [entry for entry in held if entry.is_deferred]
+            self._count(ready, -1)
+        return sorted(ready, key=lambda entry: entry.order)
+
+    def _count(self, entries: Collection[WorkloadEntry], sign: int) -> None:
+        self._entries += sign * len(entries)
+        self._nbytes += sign * sum(entry.nbytes() for entry in entries)
 
     def _drain(self, *, last: bool) -> list[WorkloadEntry]:
         """Return what is kept, ready to be written, in the order of the calls.
@@ -360,32 +414,36 @@ class TracingRuntime:
                     ready.append(entry)
             return ready
 
-    def _write(self, *, last: bool = False) -> dict[str, int]:
-        """Write in one thread at a time; see `_drain`."""
-        done = Added().counts()
+    def _write(self, *, last: bool = False, early: bool = False) -> None:
+        """Write in one thread at a time; see `_drain`, and of early writing `_drain_early`."""
         with held_back(), self._write_lock:
             if self._writing:  # a signal's handler, or what writing has called
-                return {"entries": 0, **done}
+                return
             self._writing = True
             try:
-                entries = self._drain(last=last)
+                entries = self._drain_early() if early else self._drain(last=last)
                 if entries:
-                    done = self._add(entries).counts()
-                    self._totals.update(done)
+                    self._totals.update(self._add(entries, early=early).counts())
             finally:
                 self._writing = False
-        return {"entries": sum(done.values()), **done}
 
-    def _add(self, entries: list[WorkloadEntry]) -> Added:
+    def _add(self, entries: list[WorkloadEntry], *, early: bool) -> Added:
         try:
             added: Added = self._store.add(entries)
         except _ANYTHING as error:
             added = Added(lost=len(entries), problem=error)
-        if added.problem is not None and not self._told:
-            self._told = True
-            message = "%d workloads could not be written; told once"
+        again = added.again if early else ()
+        if added.problem is not None and bool(again) not in self._told:
+            self._told.add(bool(again))
+            how = ", and are tried again" if again else ""
+            message = f"%d workloads could not be written{how}; told once"
             warn(message, added.lost, exc_info=added.problem)
-        return added
+        if again:
+            with self.lock:
+                self._waiting += again
+                self._count(again, 1)
+                self._fresh = True
+        return added._replace(lost=added.lost - len(again))
 
     def stats(self) -> dict[str, Any]:
         """Return what became of all calls, as plain data, with ``definitions`` one by one."""

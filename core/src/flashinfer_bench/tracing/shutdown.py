@@ -2,8 +2,8 @@
 
 ``atexit`` covers a program that ends by itself, and one that was forked with ``os.fork`` and leaves
 by ``sys.exit``. A worker of `multiprocessing` leaves by ``os._exit``, which runs no such functions,
-but it runs its own finalizers, so that ours is one of them. What ends by ``os._exit`` or SIGKILL
-loses what it had not written yet.
+but it runs its own finalizers, so that ours is one of them. What ends by ``os._exit``, SIGKILL or a
+SIGTERM that nobody handles keeps what the thread of `TracingRuntime.write_soon` has written.
 
 `install_signal_handlers` adds SIGTERM and Ctrl-C. The handler writes everything and then does what
 would have been done without it: it calls the program's own handler, or lets the signal end the

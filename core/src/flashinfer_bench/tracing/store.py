@@ -61,12 +61,15 @@ class Added(NamedTuple):
         Entries that could not be stored.
     problem : Exception, optional
         What the first of these failed with.
+    again : tuple of WorkloadEntry
+        Those of the lost that may be stored another time: when a disk is full, or a lock is held.
     """
 
     written: int = 0
     known: int = 0
     lost: int = 0
     problem: Optional[Exception] = None
+    again: tuple[WorkloadEntry, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """Return how many became what."""
@@ -135,9 +138,10 @@ class Store:
         for entry in entries:
             groups.setdefault(entry.def_name, []).append(entry)
         written = known = 0
-        problems: list[Exception] = []
+        failed: list[tuple[WorkloadEntry, Exception]] = []
         for name, group in groups.items():
             drafts: list[_Draft] = []
+            left = list(group)
             try:
                 definition = self._definition(name)
                 path = layout.workloads_file(self.root, definition.op_type, name)
@@ -146,14 +150,16 @@ class Store:
                     try:
                         drafts.append(self._draft(definition, entry))
                     except Exception as error:  # noqa: BLE001 - a foreign program's tensors
-                        problems.append(error)
+                        left.remove(entry)
+                        failed.append((entry, error))
                 new = self._append(path, name, drafts)
                 written += new
                 known += len(drafts) - new
             except Exception as error:  # noqa: BLE001 - a full disk, a lock that is held, …
-                problems.append(error)
-        lost = len(entries) - written - known
-        return Added(written, known, lost, problems[0] if problems else None)
+                failed += [(entry, error) for entry in left]
+        again = [entry for entry, error in failed if isinstance(error, (OSError, StorageError))]
+        problem = failed[0][1] if failed else None
+        return Added(written, known, len(failed), problem, tuple(again))
 
     def _definition(self, name: str) -> Definition:
         """Return a definition; refuse one whose calls would be none of that in the dataset by now.

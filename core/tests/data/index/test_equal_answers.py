@@ -113,6 +113,11 @@ CHANGES = (
     lambda record: record["environment"].update(hardware=""),
     lambda record: record["environment"].update(libs=None),
     lambda record: record.pop("status"),
+    lambda record: record.update(status=record["status"].lower()),
+    lambda record: record.update(correctness={}),
+    lambda record: record.update(performance={}),
+    lambda record: record.get("performance", {}).update(latency_ms="infinity"),
+    lambda record: record.get("performance", {}).update(latency_ms=math.inf),
 )
 
 

@@ -3,7 +3,7 @@
 An absolute tolerance is chosen for outputs of about unit scale. Where they are small, as the
 average over thousands of values is, zeros are within it. So, once the expected outputs are known:
 
-* An absolute tolerance that nobody has set is made to suit their scale.
+* With ``--tolerance dtype`` an absolute tolerance that nobody has set is made to suit their scale.
 * Every trivial output (see `trivial_outputs`) must fail in at least one trial. Where one does not,
   that output's tolerances are made smaller step by step, down to what rounding alone needs.
 
@@ -245,7 +245,11 @@ def _scaled(judge: _Judge, index: int, config: ResolvedEvalConfig) -> ResolvedEv
     if name not in config.atol_by_dtype or not judge.specs[index].dtype.is_floating_point:
         return config
     scale = min(scale_of(trial.expected[index]) for trial in judge.trials)
-    atol = _share_of_scale(precision_of(judge.definition, name)) * scale
+    precision = precision_of(judge.definition, name)
+    atol = _share_of_scale(precision) * scale
+    if config.tolerance == "fixed":  # what is not within it is marked, but passes
+        known = {name: atol} if 0.0 < atol < default_tolerance(precision) else {}
+        return config.model_copy(update={"scaled_atol": {**config.scaled_atol, **known}})
     if not 0.0 < atol < (old.atol or 0.0):
         return config
     return _with(config, name, old, f"its elements are of the order of {scale:.2g}", atol=atol)

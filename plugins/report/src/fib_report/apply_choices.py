@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.apply.config import as_registry
+from flashinfer_bench.apply.config import ApplyConfig, as_registry
 from flashinfer_bench.apply.table import ApplyTable, limits_for, unknown
 from flashinfer_bench.errors import SelectionError
 
@@ -61,7 +61,7 @@ def explain(
     """
     found = ApplyTable.load_or_build(source, config, hardware=hardware)
     definition, one = found.source.definition(name), found.definitions[name]
-    limits = limits_for(definition, as_registry(config).get(name))
+    limits = limits_for(definition, as_registry(config).get(name) or ApplyConfig())
     for axis in axes or ():
         if axis not in definition.var_axes:
             raise unknown("variable axis", axis, definition.var_axes)

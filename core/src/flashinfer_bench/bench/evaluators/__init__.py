@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
+from flashinfer_bench._lazy import old_names
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.bench.evaluators.default import DefaultEvaluator
 from flashinfer_bench.plugins import Catalog, default_catalog
 
 if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
+
+__getattr__ = old_names(__name__)
 
 __all__ = ["Check", "DefaultEvaluator", "Evaluator", "Trial", "resolve_evaluator"]
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.config import ResolvedEvalConfig
 
+LOOSE = "loose_tolerance"
+"""Key of ``correctness.extra``."""
+
 
 @dataclass(frozen=True)
 class _Result:
@@ -53,7 +56,9 @@ class DefaultEvaluator(Evaluator):
     ``correctness.extra`` holds ``matched_ratio`` (of the worst output) and, where there is an
     error, ``error_histogram`` of the worst output (see `error_histogram`). When an element failed:
     ``required_matched_ratio``, ``nonfinite_mismatches`` and ``first_failing`` with its output,
-    index, values and trial. ``tightened`` says which tolerances are smaller than was asked for.
+    index, values and trial. ``tightened`` says which tolerances are smaller than was asked for,
+    ``loose_tolerance`` which outputs pass, but would not by dtype: what they would be held to, and
+    how much of them matches then.
     """
 
     name = "default"
@@ -88,6 +93,15 @@ class DefaultEvaluator(Evaluator):
             return super().check_timed(definition, workload, trial, outputs, config)
         return _judge(definition, workload, trial, [outputs], config, describes=False)
 
+    def combine(self, checks: Sequence[Check]) -> Correctness:
+        """See `Evaluator.combine`; what is loose in one trial is loose."""
+        found = super().combine(checks)
+        extras = [one.correctness.extra or {} for one in checks if one.correctness is not None]
+        loose = next((each[LOOSE] for each in extras if LOOSE in each), None)
+        if loose is None:
+            return found
+        return found.model_copy(update={"extra": {**(found.extra or {}), LOOSE: loose}})
+
 
 def _judge(
     definition: Definition,
@@ -112,10 +126,14 @@ def _judge(
         results.append(_Result(spec.name, actual, expected, found, required, cap))
     failed = [result for result in results if not result.passes]
     results.sort(key=lambda result: result.rank)  # the worst one first
+    extra = _extra(results, trial, config, describes=describes or bool(failed))
+    # Only where nothing is timed: it may mean to compare once more.
+    if describes and not failed and (loose := _loose(definition, results, config)):
+        extra[LOOSE] = loose
     correctness = Correctness(
         max_relative_error=max((one.comparison.max_relative_error for one in results), default=0.0),
         max_absolute_error=max((one.comparison.max_absolute_error for one in results), default=0.0),
-        extra=_extra(results, trial, config, describes=describes or bool(failed)),
+        extra=extra,
     )
     if not failed:
         return Check(EvaluationStatus.PASSED, correctness)
@@ -149,6 +167,25 @@ def _extra(
             }
             break
     return extra
+
+
+def _loose(
+    definition: Definition, results: Sequence[_Result], config: ResolvedEvalConfig
+) -> dict[str, dict[str, float]]:
+    """Return which outputs would not have passed by dtype, and why."""
+    found = {}
+    for one in results:
+        strict = config.by_dtype(definition, one.name)
+        if strict is None:
+            continue
+        limits = {"atol": strict.atol or 0.0, "rtol": strict.rtol or 0.0}
+        known = one.comparison
+        if known.max_absolute_error <= limits["atol"] or known.max_relative_error <= limits["rtol"]:
+            continue  # then each element is
+        again = compare(one.actual, one.expected, **limits)
+        if not again.passes(one.required, one.cap):
+            found[one.name] = {**limits, "matched_ratio": again.matched_ratio}
+    return found
 
 
 def plain_number(value: float) -> Any:

@@ -6,6 +6,7 @@ import logging
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench._lazy import old_parameters
 from flashinfer_bench.bench.timing.base import Timer
 from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.plugins import Catalog, Registered, TimerSpec, default_catalog
@@ -18,6 +19,7 @@ __all__ = ["Timer", "pick_timer", "time_runnable"]
 logger = logging.getLogger(__name__)
 
 
+@old_parameters
 def time_runnable(
     fn: Callable[..., Any],
     args: Sequence[Any],

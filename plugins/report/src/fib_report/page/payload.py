@@ -455,6 +455,7 @@ def _columns(results: Sequence[Result], details: Sequence[RunDetails]) -> dict[s
         "dropped": [result.dropped for result in results],
         "disputed": [result.disputed for result in results],
         "replayable": [result.replayable for result in results],
+        "loose": [result.loose for result in results],
         "interval": [result.interval_ms for result in results],
         "speedup": [result.speedup_interval for result in results],
         "absolute": [result.max_absolute_error for result in results],

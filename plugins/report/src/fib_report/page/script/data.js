@@ -43,7 +43,7 @@ const makeRun = (data, index) => {
     time: columns.time[index].replace("T", " "),
     latency, reference, speedup: latency && reference ? reference / latency : null,
     low: columns.low[index], high: columns.high[index], samples: columns.samples[index],
-    dropped: columns.dropped[index], disputed: columns.disputed[index], replayable: columns.replayable[index], interval: columns.interval[index], speedupInterval: columns.speedup[index],
+    dropped: columns.dropped[index], disputed: columns.disputed[index], replayable: columns.replayable[index], loose: columns.loose[index], interval: columns.interval[index], speedupInterval: columns.speedup[index],
     timer, cache, rule, referenceTimed, timed: timedLabel(timer, cache),
     shape: columns.shape[index], gone: columns.gone[index], timing: columns.timing[index],
     absolute: number(columns.absolute[index]), relative: number(columns.relative[index]),

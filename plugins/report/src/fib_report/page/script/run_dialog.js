@@ -19,6 +19,7 @@ const describe = (run) => facts([
   ["Latency", duration(run.latency)],
   ["Disputed", run.disputed ? "its judge doubts the latency, so it is not ranked: see the log" : ""],
   ["Replayable", run.passed && run.replayable ? "a call could be answered from memory, as all have the same inputs or results" : ""],
+  ["Loose tolerance", run.passed && run.loose ? "right within 0.01, but not within what suits the dtypes (--tolerance dtype)" : ""],
   ["95 % interval", run.interval ? `${range(run.interval, duration)} (${plusMinus(run.latency, run.interval).trim()})` : ""],
   ["Middle half", run.samples ? `${duration(run.low)} – ${duration(run.high)} (${run.samples} samples)` : ""],
   ["Dropped samples", run.dropped ? `${run.dropped} of ${run.samples}: the device was slowed down` : ""],

@@ -57,6 +57,7 @@ const runTip = (run) => rowsOf([
   run.samples ? `middle half of ${run.samples} samples: ${duration(run.low)} – ${duration(run.high)}` : "",
   run.disputed ? "disputed: not ranked" : "",
   run.replayable ? "replayable: its result may come from memory" : "",
+  run.loose ? "loose tolerance: not right by dtype" : "",
   run.dropped ? `${run.dropped} samples dropped` : "",
   run.passed ? [run.timed, run.rule, run.referenceTimed && `reference timed ${run.referenceTimed}`].filter(Boolean).join(" · ") : "",
   "click for details",

@@ -15,6 +15,7 @@ const scoreOutcome = (score) => {
   const some = score.passed && score.passed < score.workloads;
   if (some) return [worst, `${score.workloads - score.passed} failed`];
   if (score.disputed) return [worst, `${score.disputed} disputed`];
+  if (score.loose) return [worst, `${score.loose} loose tolerance`];
   return [worst, score.replayable ? `${score.replayable} replayable` : statusLabel(worst)];
 };
 
@@ -23,6 +24,7 @@ const scoreTip = (score) => rowsOf([
   score.without_interval ? `no interval on ${score.without_interval} of ${score.passed} workloads` : "",
   score.disputed ? `disputed on ${score.disputed} of ${score.passed} workloads: not ranked` : "",
   score.replayable ? `replayable on ${score.replayable} of ${score.passed} workloads: results may come from memory` : "",
+  score.loose ? `loose tolerance on ${score.loose} of ${score.passed} workloads: not right by dtype` : "",
   score.dropped ? `${score.dropped} of ${score.samples} samples dropped` : "",
   score.references.before ? `reference timed before, not beside, on ${score.references.before} workloads` : "",
 ]);
@@ -60,7 +62,7 @@ const samplesText = (run) => {
   return run.dropped ? `${count} (−${run.dropped.toLocaleString("en")})` : count;
 };
 
-const mark = (run) => (run.disputed ? " (disputed)" : run.replayable ? " (replayable)" : "");
+const mark = (run) => (run.disputed ? " (disputed)" : run.loose ? " (loose tolerance)" : run.replayable ? " (replayable)" : "");
 
 const runColumns = (data, open, withDefinition) => [
   { name: "Outcome", value: (r) => statusLabel(r.status), search: (r) => `${statusLabel(r.status)} ${r.status}`,

@@ -1,5 +1,0 @@
-"""Comparing two solutions: `fib_compare.paired.comparer`, of the distribution ``fib-compare``."""
-
-from flashinfer_bench._lazy import moved
-
-__getattr__, __dir__ = moved(__name__, "fib_compare.paired.comparer", "fib-compare")

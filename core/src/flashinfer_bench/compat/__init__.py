@@ -1,0 +1,127 @@
+"""Old names of modules, of what is in them, and of parameters: what `table` lists.
+
+Nothing here is imported until somebody asks for one of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any, Optional
+
+from flashinfer_bench._lazy import import_provided
+from flashinfer_bench.compat.table import MODULES, NAMES, OBSOLETE, PARAMETERS
+from flashinfer_bench.errors import FibDeprecationWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+
+_ROOT = "flashinfer_bench"
+
+
+def spec_of(module: str) -> Optional[ModuleSpec]:
+    """Return how a module is imported by its old name; None if that is none."""
+    own = module.partition(".")[2]
+    if not any(old == own or old.startswith(f"{own}.") for old in MODULES):
+        return None
+    return ModuleSpec(module, _OldModule(), is_package=True)
+
+
+class _OldModule(Loader):
+    """Makes a module whose names are looked up where they are now."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave that to the import system."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Have its names looked up when they are asked for."""
+        name = module.__name__
+        module.__doc__ = f"Old names; see `flashinfer_bench.compat`: {_entries(name)}"
+        vars(module)["__getattr__"] = lambda asked: lookup(name, asked)
+        vars(module)["__dir__"] = lambda: names_of(name)
+        _warn(name)
+
+
+def lookup(module: str, name: str) -> Any:
+    """Return what an old name in a module stands for.
+
+    Raises
+    ------
+    AttributeError
+        If it stands for nothing.
+    ImportError
+        If a distribution provides it that is not installed.
+    """
+    if name == "__all__":
+        return names_of(module)
+    for old, target in _entries(module):
+        if old == name:
+            _warn(f"{module}.{name}")
+            path, _, attributes = target.partition(":")
+            found: Any = import_provided(path, f"{module}.{name}")
+            for one in attributes.split("."):
+                found = getattr(found, one)
+            return found
+        if old is None and not name.startswith("_"):
+            try:
+                return getattr(import_provided(target, module), name)
+            except AttributeError:
+                continue
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def names_of(module: str) -> list[str]:
+    """Return the public names of a module that exists by its old name."""
+    found: set[str] = set()
+    for old, target in _entries(module):
+        if old is not None:
+            found.add(old)
+        else:
+            there = import_provided(target, module)
+            found.update(getattr(there, "__all__", None) or dir(there))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def _entries(module: str) -> Iterator[tuple[Optional[str], str]]:
+    """Yield the names that a module had and what they are now; None: all those of a module."""
+    own = module.partition(".")[2]
+    for entry in f"{MODULES.get(own, '')} {NAMES.get(own, '')}".split():
+        old, _, target = entry.rpartition("=")
+        path = target if target.startswith("fib_") else f"{_ROOT}.{target}"
+        yield old or target.partition(":")[2] or None, path
+
+
+def _warn(name: str) -> None:
+    instead = OBSOLETE.get(name.partition(".")[2])
+    if instead is not None:
+        text = f"{name} is now {instead}; the old name goes in 1.0"
+        warnings.warn(text, FibDeprecationWarning, stacklevel=3)
+
+
+def call_renamed(
+    function: Callable[..., Any], arguments: tuple[Any, ...], given: Mapping[str, Any]
+) -> Any:
+    """Call a function with what it was given by old names of its parameters.
+
+    Raises
+    ------
+    TypeError
+        If one parameter is given twice, or there is none of some name.
+    """
+    path = f"{function.__module__.partition('.')[2]}:{function.__qualname__}"
+    known = dict(one.split("=") for one in PARAMETERS.get(path, "").split())
+    parameters = inspect.signature(function).parameters
+    placed = [*parameters][: len(arguments)]
+    by_name: dict[str, str] = {}
+    for name in given:
+        new = known.get(name, name)
+        if new not in parameters:
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+        if new in by_name or (name in known and new in placed):
+            twice = f"{by_name.get(new, new)!r} and {name!r}"
+            raise TypeError(f"{function.__name__}() got {twice}: they are one parameter, {new!r}")
+        by_name[new] = name
+    return function(*arguments, **{new: given[name] for new, name in by_name.items()})

@@ -1,7 +1,0 @@
-"""Datasets of the Hugging Face hub: `fib_datasets.hub`, of the distribution ``fib-datasets``."""
-
-from __future__ import annotations
-
-from flashinfer_bench._lazy import moved
-
-__getattr__, __dir__ = moved(__name__, "fib_datasets.hub", "fib-datasets")

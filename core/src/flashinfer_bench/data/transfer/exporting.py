@@ -1,7 +1,0 @@
-"""Writing archives: `fib_datasets.transfer.exporting`, of the distribution ``fib-datasets``."""
-
-from __future__ import annotations
-
-from flashinfer_bench._lazy import moved
-
-__getattr__, __dir__ = moved(__name__, "fib_datasets.transfer.exporting", "fib-datasets")
