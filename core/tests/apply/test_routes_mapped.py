@@ -116,9 +116,29 @@ class TestMapping:
         assert enable_apply({"norm_k4": abs}) == before + 1
         assert library.calls == 0
 
-    def test_outputs_that_are_none_raise(self):
-        """Only the route sees that, where there is no definition."""
+    @pytest.mark.parametrize(
+        ("broken", "told"),
+        [
+            (lambda hidden_states, weight: hidden_states[:1], "outputs of another shape"),
+            (lambda hidden_states, weight: (hidden_states, weight), "'tuple' object has no"),
+            (lambda hidden_states, weight: "no tensor", "'str' object has no"),
+            (lambda hidden_states, weight: None, "'NoneType' object has no"),
+        ],
+        ids=["shape", "two", "text", "none"],
+    )
+    def test_a_broken_solution_is_an_error_without_a_definition(self, broken, told):
+        """Only the route sees that, where there is no definition; nothing hides it."""
         library = Library()
-        given = {"norm_k4": lambda hidden_states, weight: "no tensor"}
-        with enable_apply(given), pytest.raises(AttributeError):
-            library.norm(rows(), W, out=torch.zeros(2, 4))
+        with enable_apply({"norm_k4": broken}):
+            message = f"solution of 'norm_k4' cannot be returned as library.norm .*: {told}"
+            with pytest.raises(RuntimeError, match=message):
+                library.norm(rows(), W, out=torch.zeros(2, 4))
+            counted = stats()["library.norm"]
+        assert (counted["hit"], counted["error"], library.calls) == (0, 1, 0)
+
+    def test_a_place_that_does_not_fit_is_the_caller_s_where_there_is_a_definition(self):
+        library = Library()
+        given = {"norm_k4": lambda hidden_states, weight: -hidden_states * weight}
+        with enable_apply(given, dataset=self.known()), pytest.raises(RuntimeError) as caught:
+            library.norm(rows(), W, out=torch.zeros(7, 4))
+        assert "solution" not in str(caught.value)  # what the original says

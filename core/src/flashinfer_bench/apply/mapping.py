@@ -362,7 +362,10 @@ class MappingRuntime(BaseRuntime):
                 else:
                     counters.hits += 1
                     if is_routed and fallback is not None:
-                        fallback.strict = True  # type: ignore[attr-defined]
+                        again: Any = fallback
+                        again.strict = True
+                        if definition is None:  # nobody has looked at what it returned
+                            again.blame = counters.error_after_all
                     return result
                 finally:
                     running.now = False

@@ -167,12 +167,15 @@ class Again:
         Which canonical parameter each input of the definition is. Not there if they are the same.
     strict : bool
         Whether it is an error that outputs cannot be delivered. Not there if not.
+    blame : callable
+        What counts that as the solution's error, whatever the reason, where nobody has looked at
+        its outputs. Not there if somebody has.
     """
 
     # What no call needs is not set: making these is a good part of what a routed call costs.
     # Made by the wrapper: a constructor would be a good part of what a routed call costs. What few
     # calls need is not set at all.
-    __slots__ = ("answer", "args", "kwargs", "order", "strict", "understood")
+    __slots__ = ("answer", "args", "blame", "kwargs", "order", "strict", "understood")
 
     route: ClassVar[Route]
     original: ClassVar[Original]
@@ -184,6 +187,7 @@ class Again:
     answer: Any
     order: tuple[int, ...]
     strict: bool
+    blame: Callable[[], None]
 
     @classmethod
     def of(cls, route: Route, original: Original) -> type[Again]:
@@ -207,6 +211,12 @@ class Again:
         """Count that outputs could not be delivered; with `strict`, raise why."""
         if self.counters.ending():
             return
+        if hasattr(self, "blame"):
+            self.blame()
+            raise RuntimeError(
+                f"the outputs of the solution of {self.understood.name!r} cannot be returned as "
+                f"{self.counters.label} would return them: {error}"
+            ) from error
         if isinstance(error, UnroutableError):
             self.counters.refuse(error.reason)
         elif getattr(self, "strict", False):

@@ -85,6 +85,12 @@ class Counters:
         with self._lock:
             self._errors += 1
 
+    def error_after_all(self) -> None:
+        """Count what was counted as a hit as a failure of the solution."""
+        with self._lock:
+            self.hits -= 1
+            self._errors += 1
+
     def snapshot(self) -> Stats:
         """Return the counts as they are now."""
         with self._lock:
