@@ -121,8 +121,9 @@ def test_a_star_import_of_an_old_module() -> None:
 
 def test_what_is_obsolete_says_what_is_to_be_written() -> None:
     module = import_module("flashinfer_bench.compile.builders.cuda_builder")
-    with pytest.warns(FibDeprecationWarning, match="CUDABuilder is now TorchBuilder"):
+    with pytest.warns(FibDeprecationWarning, match="CUDABuilder is now TorchBuilder") as caught:
         module.CUDABuilder  # noqa: B018
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         import_module("flashinfer_bench.integration.patch_manager").PatchManager  # noqa: B018
@@ -159,6 +160,8 @@ class Gone:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Gone)
+from flashinfer_bench.bench import evaluators
+assert not hasattr(evaluators, "nothing_like_it")
 from flashinfer_bench.tracer import Tracer
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

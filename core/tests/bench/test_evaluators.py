@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 import torch
@@ -100,15 +100,31 @@ class TestLooseTolerance:
     def test_nor_what_either_error_allows(self, checked: Callable[..., Any]) -> None:
         assert "loose_tolerance" not in checked(torch.full((4, 3), 1.0009))[1]
 
-    def test_timed_calls_are_compared_once(
-        self, problems: Any, evaluator: DefaultEvaluator
+    @pytest.mark.parametrize(("value", "marked"), [(1.0005, False), (1.005, True), (1.05, None)])
+    def test_timed_calls_that_are_right_by_it_alone(
+        self, problems: Any, evaluator: DefaultEvaluator, value: float, marked: Optional[bool]
     ) -> None:
         parts = problems.definition(), problems.workload()
         trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
         config = BenchmarkConfig().resolve_eval_config(*parts)
-        found = evaluator.check_timed(*parts, trial, [torch.full((4, 3), 1.005)], config)
+        found = evaluator.check_timed(*parts, trial, [torch.full((4, 3), value)], config)
         assert found.correctness is not None
-        assert found.correctness.extra == {"matched_ratio": 1.0}
+        assert found.passed == (marked is not None)
+        assert ("loose_tolerance" in (found.correctness.extra or {})) == bool(marked)
+
+    @pytest.mark.parametrize(
+        ("own", "strict"),
+        [
+            ({"atol": 1e-6}, (1e-6, 2**-10)),
+            ({"rtol": 1e-2}, (2**-10, 1e-2)),
+            ({"atol": 1e-2, "rtol": 1e-2}, None),
+            ({}, (2**-10, 2**-10)),
+        ],
+    )
+    def test_what_somebody_has_set_stays(self, problems: Any, own: Any, strict: Any) -> None:
+        definition = problems.definition(tolerance=own)
+        found = BenchmarkConfig().resolve_eval_config(definition).by_dtype(definition, "y")
+        assert (None if found is None else (found.atol, found.rtol)) == strict
 
 
 class TestDefault:

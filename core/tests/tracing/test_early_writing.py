@@ -185,6 +185,21 @@ def test_a_dataset_that_is_away_for_a_while(soon: Any, root: Any, caplog: Any) -
     assert caplog.text.count("could not be written") == 2
 
 
+def test_a_store_that_answers_nonsense_once(soon: Any, root: Any) -> None:
+    sink, answers = Sink(), [None]
+
+    class Odd(Sink):
+        def add(self, entries: Any) -> Any:
+            return answers.pop() if answers else sink.add(entries)
+
+    tracing = TracingRuntime(root, TracingConfig(), store=Odd())
+    tracing.collect(GEMM.name, gemm_inputs(1))
+    until(lambda: tracing.stats()["lost"] == 1)
+    tracing.collect(GEMM.name, gemm_inputs(2))
+    until(lambda: len(sink.entries) == 1)
+    assert tracing.flush() == {"entries": 2, "written": 1, "known": 0, "lost": 1}
+
+
 class LastOfAll(OnlinePolicy):
     def admit(self, axes: Any, inputs: Any) -> bool:
         return True

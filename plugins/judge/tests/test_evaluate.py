@@ -58,6 +58,20 @@ class TestStatuses:
         assert executor.of("fire") == []
 
 
+def test_what_is_loose_in_timed_calls_alone_is_marked(judge):
+    source = """
+seen = []
+def run(x):
+    seen.append(x)
+    return x * (2 if len(seen) <= 2 else 2.012)
+"""
+    for more, marked in (("", False), (source, True)):
+        unset = {f"{kind}_by_dtype": frozenset({"y"}) for kind in ("atol", "rtol")}
+        evaluation = judge(more or GOOD, config=unset)
+        assert evaluation.status == "PASSED"
+        assert ("loose_tolerance" in evaluation.correctness.extra["integrity"]) == marked
+
+
 class TestRecord:
     def test_performance(self, judge):
         reference = "SAMPLES = [6.0]\ndef run(x): return x * 2"

@@ -218,9 +218,9 @@ class ResolvedEvalConfig(TimingSettings):
         None leaves it to the evaluator; the default evaluator then asks for every element.
     tolerances : dict of str to Tolerance
         By output, over the three above. Evaluators ask `tolerance_of`.
-    atol_by_dtype : frozenset of str
-        Outputs whose `atol` nobody has set. If `tolerance` is ``dtype``, it suits their dtype, but
-        not yet their scale.
+    atol_by_dtype, rtol_by_dtype : frozenset of str
+        Outputs whose `atol`, or `rtol`, nobody has set. If `tolerance` is ``dtype``, it suits their
+        dtype, but not yet their scale.
     scaled_atol : dict of str to float
         By output, the absolute tolerance that suits its scale, where ``dtype`` would be held to
         that; known once the reference has run.
@@ -233,11 +233,12 @@ class ResolvedEvalConfig(TimingSettings):
 
     tolerances: dict[str, Tolerance] = Field(default_factory=dict)
     atol_by_dtype: frozenset[str] = frozenset()
+    rtol_by_dtype: frozenset[str] = frozenset()
     scaled_atol: dict[str, float] = Field(default_factory=dict)
     tightened: dict[str, str] = Field(default_factory=dict)
     extra: dict[str, Any] = Field(default_factory=dict)
 
-    @pydantic.field_serializer("atol_by_dtype")
+    @pydantic.field_serializer("atol_by_dtype", "rtol_by_dtype")
     def _in_order(self, names: frozenset[str]) -> list[str]:
         return sorted(names)
 
@@ -254,16 +255,24 @@ class ResolvedEvalConfig(TimingSettings):
     def by_dtype(self, definition: Definition, output: str) -> Optional[Tolerance]:
         """Return what ``dtype`` would hold an output to; None if ``fixed`` lets no more pass."""
         own = self.tolerance_of(output)
-        if self.tolerance == "dtype" or output not in self.atol_by_dtype:
+        if self.tolerance == "dtype":
             return None
         suits = dtypes.default_tolerances(definition)[output]
-        atol, rtol = own.atol or 0.0, own.rtol or 0.0
-        values = {
-            "atol": min(atol, self.scaled_atol.get(output, suits)),
-            "rtol": suits if rtol == FIXED_TOLERANCE else rtol,
-        }
-        wider = values["atol"] < atol or values["rtol"] < rtol
-        return own.model_copy(update=values) if wider else None
+        values = {}
+        if output in self.atol_by_dtype:
+            values["atol"] = min(own.atol or 0.0, self.scaled_atol.get(output, suits))
+        if output in self.rtol_by_dtype:
+            values["rtol"] = min(own.rtol or 0.0, suits)
+        strict = own.model_copy(update=values)
+        return None if strict == own else strict
+
+    def held_to_dtypes(self, definition: Definition) -> Optional[ResolvedEvalConfig]:
+        """Return these settings with the tolerances of `by_dtype`; None if they have them."""
+        strict = {name: self.by_dtype(definition, name) for name in definition.outputs}
+        stricter = {name: one for name, one in strict.items() if one is not None}
+        if not stricter:
+            return None
+        return self.model_copy(update={"tolerances": {**self.tolerances, **stricter}})
 
 
 class BenchmarkConfig(TimingSettings):
@@ -462,6 +471,7 @@ class BenchmarkConfig(TimingSettings):
                 for name, default in defaults.items()
             },
             atol_by_dtype=dtypes.outputs_without("atol", layers, defaults),
+            rtol_by_dtype=dtypes.outputs_without("rtol", layers, defaults),
         )
 
     def _own_values(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -49,7 +49,10 @@ def definition_digest(definition: Definition) -> str:
     str
         16 hexadecimal digits.
     """
-    content = definition.model_dump(mode="json", exclude={"description"}, exclude_none=True)
+    # What old files say beside an axis is kept, and means nothing.
+    kept = {name: set(axis.model_extra or ()) for name, axis in definition.axes.items()}
+    without: dict[str, Any] = {"description": True, "axes": kept}
+    content = definition.model_dump(mode="json", exclude=without, exclude_none=True)
     # Fields are sorted; inputs and outputs keep their order, which is that of arguments.
     ordered = sorted(
         (name, list(value.items()) if name in ("inputs", "outputs") else value)

@@ -376,15 +376,19 @@ class Runner(AbstractContextManager["Runner"]):
             return
         import torch
 
-        try:
-            with self._pool.worker(("device",)) as worker:
-                candidate = worker.candidate
-                candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
-        except CandidateError as error:
-            raise RunnerFatalError(
-                f"{self._pool.executor.device} does not work any more: {error.message}",
-                hint="see nvidia-smi and the system's log; 'fib run --resume' goes on from here",
-            ) from error
+        for is_last in (False, True):  # once more with another process: one may have been harmed
+            try:
+                with self._pool.worker(("device",)) as worker:
+                    candidate = worker.candidate
+                    candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
+                return
+            except CandidateError as error:
+                if is_last:
+                    raise RunnerFatalError(
+                        f"{self._pool.executor.device} does not work any more: {error.message}",
+                        hint="see nvidia-smi and the system's log; 'fib run --resume' goes on from "
+                        "here",
+                    ) from error
 
     def interrupt(self) -> None:
         """End what is going on, from another thread; `RunInterrupted` is raised in the runner's."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import suppress
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, Optional
@@ -59,7 +60,7 @@ def lookup(module: str, name: str) -> Any:
         return names_of(module)
     for old, target in _entries(module):
         if old == name:
-            _warn(f"{module}.{name}")
+            _warn(f"{module}.{name}", 4)
             path, _, attributes = target.partition(":")
             found: Any = import_provided(path, f"{module}.{name}")
             for one in attributes.split("."):
@@ -80,8 +81,9 @@ def names_of(module: str) -> list[str]:
         if old is not None:
             found.add(old)
         else:
-            there = import_provided(target, module)
-            found.update(getattr(there, "__all__", None) or dir(there))
+            with suppress(ImportError):  # it is not installed
+                there = import_provided(target, module)
+                found.update(getattr(there, "__all__", None) or dir(there))
     return sorted(name for name in found if not name.startswith("_"))
 
 
@@ -94,11 +96,11 @@ def _entries(module: str) -> Iterator[tuple[Optional[str], str]]:
         yield old or target.partition(":")[2] or None, path
 
 
-def _warn(name: str) -> None:
+def _warn(name: str, level: int = 3) -> None:
     instead = OBSOLETE.get(name.partition(".")[2])
     if instead is not None:
         text = f"{name} is now {instead}; the old name goes in 1.0"
-        warnings.warn(text, FibDeprecationWarning, stacklevel=3)
+        warnings.warn(text, FibDeprecationWarning, stacklevel=level)
 
 
 def call_renamed(

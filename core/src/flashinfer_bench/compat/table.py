@@ -90,7 +90,8 @@ NAMES: Mapping[str, str] = {
     "utils": "compat.functions:is_cuda_available",
     "bench.evaluators": (
         "fib_ops_llm.sampling:SamplingEvaluator fib_ops_llm.lowbit:LowBitEvaluator "
-        "fib_ops_llm.dsa_sparse_attention fib_ops_llm.dsa_topk_indexer"
+        "fib_ops_llm.dsa_sparse_attention:DsaSparseAttentionEvaluator "
+        "fib_ops_llm.dsa_topk_indexer:DsaTopkIndexerEvaluator"
     ),
     "data.trace_set": "fib_report.authors:SpeedupMetrics fib_report.authors:TraceSetSummary",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -120,7 +121,8 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
         Recomputed: files differ in what they wrote where nothing was timed.
         """
         latency, reference = self.latency_ms, self.reference_latency_ms
-        return reference / latency if latency and reference else None
+        known = latency and reference and math.isfinite(latency) and math.isfinite(reference)
+        return reference / latency if known else None  # type: ignore[operator]
 
     @property
     def loose(self) -> bool:

@@ -361,17 +361,21 @@ class TracingRuntime:
 
     def _write_early(self) -> None:
         delay = WRITE_AFTER_S
-        while True:
-            time.sleep(delay)
-            with self.lock:
-                if not self._fresh:
-                    self._has_writer = False
-                    return
-                self._fresh = False
-            start = time.monotonic()
-            self._write(early=True)
-            # At most a tenth of the time: a file of many workloads is read each time.
-            delay = max(WRITE_AFTER_S, 9 * (time.monotonic() - start))
+        try:
+            while True:
+                time.sleep(delay)
+                with self.lock:
+                    if not self._fresh:
+                        self._has_writer = False
+                        return
+                    self._fresh = False
+                start = time.monotonic()
+                self._write(early=True)
+                # At most a tenth of the time: a file of many workloads is read each time.
+                delay = max(WRITE_AFTER_S, 9 * (time.monotonic() - start))
+        except BaseException:  # the next call that is kept starts another one
+            self._has_writer = False
+            raise
 
     def _drain_early(self) -> list[WorkloadEntry]:
         """Return what stays kept and refers to nothing of the program: no device is touched."""
@@ -430,6 +434,7 @@ class TracingRuntime:
     def _add(self, entries: list[WorkloadEntry], *, early: bool) -> Added:
         try:
             added: Added = self._store.add(entries)
+            added.counts()  # of a store that says nothing all are lost
         except _ANYTHING as error:
             added = Added(lost=len(entries), problem=error)
         again = added.again if early else ()

@@ -49,6 +49,7 @@ _COUNTS = ("warmup_runs", "iterations", "num_trials")
 SETTINGS_OF_DEFINITIONS = (
     *(name for name in EVAL_FIELDS if name not in _COUNTS),
     "atol_by_dtype",
+    "rtol_by_dtype",
     "stop_params",
 )
 SETTINGS_BY_KEY = ("tolerances", "extra")

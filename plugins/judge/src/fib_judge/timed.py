@@ -14,6 +14,7 @@ from fib_judge.ring import LATE, SLOTS, Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+from flashinfer_bench.bench.evaluators.default import LOOSE
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
@@ -246,6 +247,7 @@ class Course:
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
         self.late = False  # in any call so far
+        self.loose = False  # whether any was right by a loose tolerance alone
         self.correctness: Optional[Correctness] = None  # of the last look
 
     def fire(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
@@ -314,6 +316,8 @@ class Course:
         with self.attempt.deadline.stopped():
             found = compare_timed(baseline, self.values, check, outputs)
         self.correctness = found.correctness
+        if found.passed and found.correctness is not None:
+            self.loose = self.loose or LOOSE in (found.correctness.extra or {})
         if problem is not None and found.correctness is not None:
             message = f"integrity: {where}: {problem}"
             if not found.passed:
@@ -451,6 +455,8 @@ def time_distrusting(
         facts["slots"] = len(course.ring)
     if baseline.replayable:
         facts["replayable"] = True
+    if course.loose:
+        facts[LOOSE] = True
     if baseline.floor is not None:
         facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
     measurement = replace(
@@ -480,6 +486,8 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
     facts = dict(runs[0].facts)
     for name in ("timed_calls", "checked_calls"):
         facts[name] = sum(run.facts[name] for run in runs)
+    if any(LOOSE in run.facts for run in runs):
+        facts[LOOSE] = True
     return replace(
         runs[0],
         measurement=replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.correctness import (
@@ -91,7 +91,18 @@ class DefaultEvaluator(Evaluator):
         """See `Evaluator.check_timed`; the errors of what passes are not counted."""
         if type(self).check is not DefaultEvaluator.check:  # of a derived class: the last word
             return super().check_timed(definition, workload, trial, outputs, config)
-        return _judge(definition, workload, trial, [outputs], config, describes=False)
+        parts = definition, workload, trial, [outputs]
+        strict = config.held_to_dtypes(definition)
+        found = _judge(*parts, strict or config, describes=False)
+        if strict is None or found.passed or found.correctness is None:
+            return found
+        share = (found.correctness.extra or {}).get("matched_ratio")
+        found = _judge(*parts, config, describes=False)
+        if found.passed and found.correctness is not None:
+            extra = {**(found.correctness.extra or {}), LOOSE: {"matched_ratio": share}}
+            loose = found.correctness.model_copy(update={"extra": extra})
+            return replace(found, correctness=loose)
+        return found
 
     def combine(self, checks: Sequence[Check]) -> Correctness:
         """See `Evaluator.combine`; what is loose in one trial is loose."""
