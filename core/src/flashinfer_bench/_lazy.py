@@ -75,7 +75,7 @@ def exports(
 
 
 def moved(
-    module: str, target: str, distribution: str = "flashinfer-bench-core"
+    module: str, target: str, distribution: Optional[str] = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a module that another distribution provides now.
 
@@ -85,8 +85,8 @@ def moved(
         The old import path, which keeps working.
     target : str
         The module that has its names now.
-    distribution : str
-        What to install for that. Default: core, which has it under another name.
+    distribution : str, optional
+        As of `import_provided`.
     """
 
     def get(name: str) -> Any:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from flashinfer_bench._lazy import moved
 
-__getattr__, __dir__ = moved(__name__, "fib_testing", "fib-testing")
+__getattr__, __dir__ = moved(__name__, "fib_testing")

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench._lazy import old_parameters
+from flashinfer_bench._lazy import import_provided, old_parameters
 from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.errors import (
     BuildCapabilityError,
@@ -384,8 +384,6 @@ class ApplyRuntime(BaseRuntime):
         ImportError
             If the distribution ``fib-report`` is not installed, which explains it.
         """
-        from flashinfer_bench._lazy import import_provided
-
         explain = import_provided("fib_report.apply_choices", "ApplyRuntime.explain").explain
 
         hardware = self._generation.table.hardware

@@ -12,7 +12,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench._lazy import import_provided
+from flashinfer_bench._lazy import import_provided, import_string
 from flashinfer_bench.compat.table import MODULES, NAMES, OBSOLETE, PARAMETERS
 from flashinfer_bench.errors import FibDeprecationWarning
 
@@ -40,10 +40,9 @@ class _OldModule(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Have its names looked up when they are asked for."""
         name = module.__name__
-        module.__doc__ = f"Old names; see `flashinfer_bench.compat`: {_entries(name)}"
+        module.__doc__ = "Old names; see `flashinfer_bench.compat.table`."
         vars(module)["__getattr__"] = lambda asked: lookup(name, asked)
         vars(module)["__dir__"] = lambda: names_of(name)
-        _warn(name)
 
 
 def lookup(module: str, name: str) -> Any:
@@ -60,12 +59,11 @@ def lookup(module: str, name: str) -> Any:
         return names_of(module)
     for old, target in _entries(module):
         if old == name:
-            _warn(f"{module}.{name}", 4)
-            path, _, attributes = target.partition(":")
-            found: Any = import_provided(path, f"{module}.{name}")
-            for one in attributes.split("."):
-                found = getattr(found, one)
-            return found
+            if instead := OBSOLETE.get(f"{module.partition('.')[2]}.{name}"):
+                text = f"{name} is now called {instead}; the old name goes in 1.0"
+                warnings.warn(text, FibDeprecationWarning, stacklevel=3)
+            import_provided(target.partition(":")[0], f"{module}.{name}")
+            return import_string(target)
         if old is None and not name.startswith("_"):
             try:
                 return getattr(import_provided(target, module), name)
@@ -94,13 +92,6 @@ def _entries(module: str) -> Iterator[tuple[Optional[str], str]]:
         old, _, target = entry.rpartition("=")
         path = target if target.startswith("fib_") else f"{_ROOT}.{target}"
         yield old or target.partition(":")[2] or None, path
-
-
-def _warn(name: str, level: int = 3) -> None:
-    instead = OBSOLETE.get(name.partition(".")[2])
-    if instead is not None:
-        text = f"{name} is now {instead}; the old name goes in 1.0"
-        warnings.warn(text, FibDeprecationWarning, stacklevel=level)
 
 
 def call_renamed(

@@ -93,11 +93,18 @@ NAMES: Mapping[str, str] = {
         "fib_ops_llm.dsa_sparse_attention:DsaSparseAttentionEvaluator "
         "fib_ops_llm.dsa_topk_indexer:DsaTopkIndexerEvaluator"
     ),
+    "compile.builders": (
+        "CUDABuilder=fib_builder_cuda_torch.builder:TorchBuilder "
+        "fib_builder_python.builder:PythonBuilder fib_builder_tilelang.builder:TileLangBuilder "
+        "fib_builder_cuda_torch.builder:TorchBuilder fib_builder_triton.builder:TritonBuilder "
+        "fib_builder_tvmffi.builder:TVMFFIBuilder"
+    ),
     "data.trace_set": "fib_report.authors:SpeedupMetrics fib_report.authors:TraceSetSummary",
 }
-"""Names that modules which are still there had."""
+"""Names that modules which are still there had, or take from plugins."""
 
 OBSOLETE: Mapping[str, str] = {
+    "compile.builders.CUDABuilder": "TorchBuilder",
     "compile.builders.cuda_builder.CUDABuilder": "TorchBuilder",
 }
 """Of what warns when it is asked for: what to write instead."""

@@ -50,7 +50,7 @@ from flashinfer_bench.compile.python import read_arity as read_arity
 if TYPE_CHECKING:  # the names of compiled languages are looked up when they are first used
     from fib_native_toolkit.names import *  # noqa: F403
 
-__getattr__, _native_names = moved(__name__, "fib_native_toolkit", "fib-native-toolkit")
+__getattr__, _native_names = moved(__name__, "fib_native_toolkit")
 
 
 def __dir__() -> list[str]:

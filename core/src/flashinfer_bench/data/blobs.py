@@ -203,4 +203,4 @@ def _safetensors_torch() -> ModuleType:
     return safetensors.torch
 
 
-__getattr__, __dir__ = moved(__name__, "fib_datasets.tensor_headers", "fib-datasets")
+__getattr__, __dir__ = moved(__name__, "fib_datasets.tensor_headers")

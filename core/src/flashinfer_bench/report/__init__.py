@@ -18,4 +18,4 @@ from flashinfer_bench.report.scores import SolutionScore as SolutionScore
 from flashinfer_bench.report.scores import best_solutions as best_solutions
 from flashinfer_bench.report.scores import score_solutions as score_solutions
 
-__getattr__, _ = moved(__name__, "fib_report", "fib-report")
+__getattr__, _ = moved(__name__, "fib_report")

@@ -121,8 +121,9 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
         Recomputed: files differ in what they wrote where nothing was timed.
         """
         latency, reference = self.latency_ms, self.reference_latency_ms
-        known = latency and reference and math.isfinite(latency) and math.isfinite(reference)
-        return reference / latency if known else None  # type: ignore[operator]
+        if not latency or not reference or math.inf in (latency, reference):
+            return None
+        return reference / latency
 
     @property
     def loose(self) -> bool:
