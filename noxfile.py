@@ -206,7 +206,7 @@ def _tests_with_each_flashinfer(session: nox.Session) -> None:
 
 
 def _lint(session: nox.Session) -> None:
-    session.run("ruff", "check")
+    session.run("ruff", "check", "--no-cache")
     session.run("ruff", "format", "--check", "--diff")
 
 
