@@ -105,11 +105,10 @@ def test_every_state_of_a_target_is_there() -> None:
 
 @pytest.mark.torch
 def test_every_policy_is_there() -> None:
-    policies = PolicyRegistry.get_instance()
     builtin = {"dump_all", "dump_int32", "dump_integers", "dump_none"}
     assert builtin <= rows(section(TRACING, "Which inputs are written"))
-    assert builtin <= set(policies.dump_policies)
-    kept = {name for name in policies.filter_policies if name.startswith("keep_")}
+    assert builtin <= set(PolicyRegistry.list_input_dump_policies())
+    kept = {name for name in PolicyRegistry.list_filter_policies() if name.startswith("keep_")}
     assert kept == rows(section(TRACING, "Which calls are kept"))
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+    from typing_extensions import Self
+
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
@@ -51,7 +53,7 @@ def exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package: see PEP 562.
 
-    Each name is imported when it is first used.
+    Each name is imported when it is first used. Old names are those of `old_names`.
 
     Parameters
     ----------
@@ -65,7 +67,9 @@ def exports(
 
     def get(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            if not name[:1].isupper():  # a module, which ``from package import`` looks for so
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return old_names(package)(name)
         found = importlib.import_module(f"{package}.{modules[name]}")
         # A module that is called like a name in it stands for that: `apply` can be called.
         value = own[name] = found if modules[name] == name else getattr(found, name)
@@ -144,10 +148,17 @@ def old_names(module: str) -> Callable[[str], Any]:
     return get
 
 
-def old_parameters(function: _Function) -> _Function:
+def old_parameters(function: _Function, path: Optional[str] = None) -> _Function:
     """Let the parameters of a function be given by old names, too: those of a table.
 
     Nothing is translated before a call has failed; not for what is called in microseconds.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    path : str, optional
+        Whose parameters those are, in the table. Default: of the function itself.
     """
 
     @wraps(function)
@@ -156,9 +167,9 @@ def old_parameters(function: _Function) -> _Function:
             return function(*args, **kwargs)
         except TypeError as error:
             # Raised by the call itself, not in the function: it has not begun.
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None or not kwargs:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-        return _compat().call_renamed(function, args, kwargs)
+        return _compat().call_renamed(function, args, kwargs, path)
 
     return accept  # type: ignore[return-value]
 
@@ -184,6 +195,56 @@ def with_old_parameters(function: Callable[..., Any], old: Mapping[str, Any], **
     """
     named = {name: value for name, value in given.items() if value is not None}
     return _compat().call_renamed(function, (), {**named, **old})
+
+
+class OldAttributes:
+    """Base of what has attributes by old names, too: those of a table.
+
+    A subclass that lacks methods, but has what they were called once, gets them.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """Make an object; of an abstract class only if old methods stand for those that it lacks.
+
+        Raises
+        ------
+        TypeError
+            If it lacks any.
+        """
+        if getattr(cls, "__abstractmethods__", None):
+            _compat().complete(cls)
+        return super().__new__(cls)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            return old_attribute(self, name)
+
+
+def old_attribute(owner: object, name: str) -> Any:
+    """Return what stands for an attribute that an object had by another name once.
+
+    Raises
+    ------
+    AttributeError
+        If nothing does.
+    """
+    if name.startswith("_"):
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    return _compat().attribute(owner, name)
+
+
+def old_call(name: str, *args: Any) -> Any:
+    """Call what understands arguments as they were given once: one of `compat.functions`."""
+    return import_string(f"flashinfer_bench.compat.functions:{name}")(*args)
+
+
+def old_value(field: str, value: str) -> Optional[str]:
+    """Return what a value of a setting is called now that has another name; None: it never was."""
+    found: Optional[str] = _compat().VALUES.get(f"{field}:{value}")
+    return found
 
 
 class _OldModules:

@@ -150,6 +150,10 @@ class BlobError(DataError):
     """A tensor file is missing, unreadable, or does not hold what the workload says."""
 
 
+class BlobNotFoundError(BlobError, FileNotFoundError):
+    """There is no such tensor file."""
+
+
 class DatasetNotFoundError(FibError, FileNotFoundError):
     """There is no dataset at the given path."""
 

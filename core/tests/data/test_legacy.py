@@ -139,7 +139,7 @@ def test_an_old_error_is_kept_and_goes_to_the_log(make, where):
 
 def test_todays_evaluations_have_no_old_fields(make):
     evaluation = Evaluation.model_validate(make.evaluation_record())
-    assert not hasattr(evaluation, "error")
+    assert evaluation.error is None
     assert not {"error", "log_file"} & evaluation.model_dump().keys()
 
 

@@ -15,14 +15,6 @@ NAME = "gemm_n8_k4"
 # --------------------------------------------------------------------------------- in memory
 
 
-def test_the_old_name_of_workloads(make):
-    workloads = {NAME: [make.trace(None)]}
-    trace_set = TraceSet(workload=workloads)
-    assert trace_set.workloads is workloads
-    assert trace_set.workload is workloads
-    assert TraceSet(workloads=workloads, workload={}).workloads is workloads
-
-
 # --------------------------------------------------------------------------------- solutions
 
 

@@ -71,7 +71,7 @@ def test_each_is_warned_about_once_and_nothing_heavy_is_imported(environment):
             f"Plugin fib-fixture-{name} 1.0 {reason}. Run `fib plugins doctor {name}`."
         ]
     last = done.stderr[done.stderr.index("CapabilityError:") :]
-    assert "No builder for language 'mojolang' (solution 'x'). Available: " in last
+    assert "'mojolang' (solution 'x'). A plugin that builds mojolang is missing. Available" in last
     assert "goodlang" in last
     assert "chattylang" not in last  # it cannot be used here
 

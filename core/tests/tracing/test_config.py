@@ -83,21 +83,22 @@ def test_settings_in_any_form() -> None:
 
 class TestNames:
     def test_each_name_makes_its_policy(self) -> None:
-        registry = PolicyRegistry()
+        registry = PolicyRegistry
         for name in FILTERS.split():
             policy = registry.make_filter_policy(TracingConfig(filter_policy=name))
             assert isinstance(policy, FilterPolicy)
-        assert {*FILTERS.split()} <= {*registry.filter_policies}
-        assert registry.dump_policies == ["dump_all", "dump_int32", "dump_integers", "dump_none"]
+        assert {*FILTERS.split()} <= {*registry.list_filter_policies()}
+        builtin = ["dump_all", "dump_int32", "dump_integers", "dump_none"]
+        assert registry.list_input_dump_policies() == builtin
 
     @pytest.mark.parametrize("kwargs", [{"k": 0}, {"k": True}, {"k": "1"}, {"n": 1}])
     def test_parameters_are_checked(self, kwargs: dict[str, Any]) -> None:
         config = TracingConfig(filter_policy="keep_first_k", filter_policy_kwargs=kwargs)
         with pytest.raises(ConfigError):
-            PolicyRegistry().make_filter_policy(config)
+            PolicyRegistry.make_filter_policy(config)
 
     def test_what_is_picked(self) -> None:
-        registry, layout = PolicyRegistry(), Layout(DECODE)
+        registry, layout = PolicyRegistry, Layout(DECODE)
         inputs = dict.fromkeys(layout.names)
 
         def picked(policy: Any, **kwargs: Any) -> tuple[str, ...]:
@@ -111,8 +112,9 @@ class TestNames:
         assert picked(lambda inputs, n: {n: inputs[n]}, n="q") == ("q",)
         assert picked(lambda inputs: None) == ()
 
-    def test_own_policies(self) -> None:
-        registry = PolicyRegistry()
+    def test_own_policies(self, monkeypatch: Any) -> None:
+        registry = PolicyRegistry
+        monkeypatch.setattr(registry, "_own", {"calls": {}, "inputs": {}})
         registry.register_input_dump_policy("mine", lambda inputs: ["A"])
         assert registry.make_picker(TracingConfig("mine"), Layout(GEMM))({"A": 1}) == ("A",)
         with pytest.raises(DuplicateNameError, match="override"):
@@ -128,12 +130,12 @@ class TestNames:
         registry.register_filter_policy("no_policy", dict)
         with pytest.raises(ConfigError, match="lacks submit, drain"):
             registry.make_filter_policy(TracingConfig(filter_policy="no_policy"))
-        assert "no_policy" not in PolicyRegistry().filter_policies
+        assert "no_policy" in registry.list_filter_policies()
 
     def test_what_a_distribution_would_provide_is_named(self, monkeypatch: Any) -> None:
         monkeypatch.setattr(policies, "_registered", lambda decides: {})
         with pytest.raises(CapabilityError, match="fib-ops-llm") as caught:
-            PolicyRegistry().make_filter_policy(DECODES)
+            PolicyRegistry.make_filter_policy(DECODES)
         assert caught.value.hint == "pip install fib-ops-llm"
 
     def test_what_needs_a_missing_policy_is_left_out(

@@ -18,10 +18,10 @@ from fib_tests.recorded import (
 )
 from flashinfer_bench.tracing import FilterPolicy, TracingConfig, TracingRuntime, WorkloadEntry
 from flashinfer_bench.tracing.policies import (
-    KeepAll,
-    KeepFirstK,
-    KeepFirstKByAxes,
-    KeepNone,
+    KeepAllPolicy,
+    KeepFirstKByAxesPolicy,
+    KeepFirstKPolicy,
+    KeepNonePolicy,
     OnlinePolicy,
 )
 from flashinfer_bench.tracing.recorder import Layout
@@ -43,21 +43,21 @@ SIZES = st.lists(st.integers(0, 5), max_size=40)
 @given(SIZES, st.integers(1, 4))
 def test_policies_that_count(sizes: list[int], k: int) -> None:
     everything = list(range(len(sizes)))
-    assert kept(KeepAll(), sizes) == everything
-    assert kept(KeepNone(), sizes) == []
-    assert kept(KeepFirstK(k), sizes) == everything[:k]
+    assert kept(KeepAllPolicy(), sizes) == everything
+    assert kept(KeepNonePolicy(), sizes) == []
+    assert kept(KeepFirstKPolicy(k), sizes) == everything[:k]
     by_size = [i for i in everything if sizes[:i].count(sizes[i]) < k]
-    assert kept(KeepFirstKByAxes(k), sizes) == by_size
+    assert kept(KeepFirstKByAxesPolicy(k), sizes) == by_size
 
 
 @given(SIZES, st.integers(1, 3))
 def test_the_fast_path_recognises_what_would_not_be_admitted(sizes: list[int], k: int) -> None:
-    for policy in (KeepFirstK(k), KeepFirstKByAxes(k)):
+    for policy in (KeepFirstKPolicy(k), KeepFirstKByAxesPolicy(k)):
         recognised = fast(policy, Layout(GEMM))
         for size in sizes:
             args = (torch.empty(size, 4), torch.empty(8, 4))
             assert recognised(args) != policy.admit({"M": size}, {})
-    assert KeepAll().fast_path(Layout(GEMM)) is None
+    assert KeepAllPolicy().fast_path(Layout(GEMM)) is None
 
 
 def fast(policy: OnlinePolicy, layout: Layout) -> Any:
@@ -72,7 +72,7 @@ def fast(policy: OnlinePolicy, layout: Layout) -> Any:
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_of_too_many_keys_the_older_half_is_forgotten(k: int) -> None:
-    policy = KeepFirstKByAxes(k)
+    policy = KeepFirstKByAxesPolicy(k)
     policy.bound(100)
     for size in range(1000):
         for _ in range(k + 1):

@@ -29,7 +29,14 @@ def test_the_score_is_the_mean_speedup_over_the_baseline(make):
         make.run("alice", 3.0, uuid="w2"),
     )
     score = trace_set.get_solution_score("alice_v1")
-    assert score == SpeedupMetrics(avg_speedup=2.5, n_workloads=2, n_definitions=1)
+    assert score == SpeedupMetrics(
+        avg_speedup=2.5,
+        definitions=1,
+        workloads=2,
+        success_rate=1.0,
+        win_rate=1.0,
+        best_solutions={NAME: "alice_v1"},
+    )
 
 
 def test_only_workloads_that_the_baseline_passed_take_part(make):
@@ -41,7 +48,7 @@ def test_only_workloads_that_the_baseline_passed_take_part(make):
         make.run("alice", 0.1, uuid="w3"),
     )
     score = trace_set.get_solution_score("alice_v1")
-    assert (score.avg_speedup, score.n_workloads) == (2.0, 1)
+    assert (score.avg_speedup, score.workloads) == (2.0, 1)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
+from flashinfer_bench._lazy import old_call
 from flashinfer_bench.bench import stopping
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs
@@ -355,6 +356,12 @@ class BenchmarkConfig(TimingSettings):
     # which more specific layers override.
     _from_file: frozenset[str] = pydantic.PrivateAttr(default=frozenset())
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        known = not isinstance(values, dict) or values.keys() <= cls.model_fields.keys()
+        return values if known else old_call("renamed_settings", values)
+
     @pydantic.field_validator("log_level")
     @classmethod
     def _known_level(cls, value: str) -> str:
@@ -445,6 +452,8 @@ class BenchmarkConfig(TimingSettings):
         DataError
             If the workload has a tolerance for an output that the definition does not have.
         """
+        if not hasattr(definition, "outputs"):
+            definition = old_call("bare_definition", definition)
         own = workload.tolerance if workload is not None else None
         require_known_outputs(own, definition.outputs, field="workload.tolerance")
         weak, strong = self._own_values()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
+from flashinfer_bench._lazy import OldAttributes
 from flashinfer_bench.bench import evaluation
 from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement, measure
 from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
@@ -50,7 +51,7 @@ class BaselineHandle(str):
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(OldAttributes):
     """A workload of a definition, and how solutions of it are judged.
 
     Attributes

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, Optional
 
+from flashinfer_bench._lazy import OldAttributes
 from flashinfer_bench.bench import backends
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import resolve_evaluator
@@ -114,7 +115,7 @@ def _warn(solution: Solution, why: NotEvaluated) -> None:
     _logger.warning("no verdict on %s: %s", solution.name, why)
 
 
-class Runner(AbstractContextManager["Runner"]):
+class Runner(OldAttributes, AbstractContextManager["Runner"]):
     """Evaluates solutions on one device. Use `IsolatedRunner` or `PersistentRunner`.
 
     The reference runs once for each workload, in a process of its own. A runner belongs to one

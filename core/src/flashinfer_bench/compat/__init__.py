@@ -1,23 +1,37 @@
-"""Old names of modules, of what is in them, and of parameters: what `table` lists.
+"""Old names of modules, of what is in them, of attributes and parameters: what `table` lists.
 
 Nothing here is imported until somebody asks for one of them.
 """
 
 from __future__ import annotations
 
+import abc
 import inspect
 import warnings
+from ast import literal_eval
 from contextlib import suppress
+from functools import partial
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench._lazy import import_provided, import_string
-from flashinfer_bench.compat.table import MODULES, NAMES, OBSOLETE, PARAMETERS
+from flashinfer_bench.compat.table import (
+    ATTRIBUTES,
+    METHODS,
+    MODULES,
+    NAMES,
+    OBSOLETE,
+    PARAMETERS,
+)
+from flashinfer_bench.compat.table import (
+    VALUES as VALUES,
+)
 from flashinfer_bench.errors import FibDeprecationWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import ModuleType
 
 _ROOT = "flashinfer_bench"
@@ -94,8 +108,54 @@ def _entries(module: str) -> Iterator[tuple[Optional[str], str]]:
         yield old or target.partition(":")[2] or None, path
 
 
+def attribute(owner: Any, name: str) -> Any:
+    """Return what an old name of an attribute stands for.
+
+    Raises
+    ------
+    AttributeError
+        If it stands for nothing.
+    """
+    for kind in type(owner).__mro__:
+        for entry in ATTRIBUTES.get(_path_of(kind), "").split():
+            old, _, new = entry.partition("=")
+            if old != name:
+                continue
+            if ":" in new:
+                return partial(import_string(f"{_ROOT}.{new}"), owner)
+            if new.endswith("()"):
+                return lambda: getattr(owner, new.removesuffix("()"))
+            if new.replace(".", "").isidentifier() and new != "None":
+                return attrgetter(new)(owner)
+            return literal_eval(new)
+    raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+
+
+def complete(kind: type) -> None:
+    """Give an abstract class the methods that it has by old names.
+
+    Raises
+    ------
+    TypeError
+        If it lacks one by either name.
+    """
+    lacking: Iterable[str] = getattr(kind, "__abstractmethods__", ())
+    entries = " ".join(METHODS.get(_path_of(base), "") for base in kind.__mro__)
+    renamed = dict(entry.split("=") for entry in entries.split())
+    for name in sorted(lacking):
+        old = renamed.get(name)
+        if old is None or not hasattr(kind, old):
+            also = f", or {old} as it was called once" if old else ""
+            raise TypeError(f"{kind.__name__} is abstract: it lacks the method {name}{also}")
+        setattr(kind, name, getattr(kind, old))
+    abc.update_abstractmethods(kind)
+
+
 def call_renamed(
-    function: Callable[..., Any], arguments: tuple[Any, ...], given: Mapping[str, Any]
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    given: Mapping[str, Any],
+    path: Optional[str] = None,
 ) -> Any:
     """Call a function with what it was given by old names of its parameters.
 
@@ -104,13 +164,17 @@ def call_renamed(
     TypeError
         If one parameter is given twice, or there is none of some name.
     """
-    path = f"{function.__module__.partition('.')[2]}:{function.__qualname__}"
-    known = dict(one.split("=") for one in PARAMETERS.get(path, "").split())
+    entry = PARAMETERS.get(_path_of(function)) or PARAMETERS.get(path or "", "")
+    known = dict(one.split("=") for one in entry.split())
     parameters = inspect.signature(function).parameters
+    dropped = [old for old, new in known.items() if not new]
+    arguments = arguments[: max(len(parameters), len(arguments) - len(dropped))]
     placed = [*parameters][: len(arguments)]
     by_name: dict[str, str] = {}
     for name in given:
         new = known.get(name, name)
+        if not new:
+            continue
         if new not in parameters:
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
         if new in by_name or (name in known and new in placed):
@@ -118,3 +182,7 @@ def call_renamed(
             raise TypeError(f"{function.__name__}() got {twice}: they are one parameter, {new!r}")
         by_name[new] = name
     return function(*arguments, **{new: given[name] for new, name in by_name.items()})
+
+
+def _path_of(code: Any) -> str:
+    return f"{code.__module__.removeprefix(f'{_ROOT}.')}:{code.__qualname__}"

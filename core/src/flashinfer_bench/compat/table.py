@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 
 _RULES = "fib_ops_llm.tracing_rules"
 _FLASHINFER = "fib_adapters_flashinfer"
+_ADAPTERS = (
+    f"GQAPagedDecodeAdapter={_FLASHINFER}.attention:DecodeAdapter "
+    f"GQAPagedPrefillAdapter={_FLASHINFER}.attention:PrefillAdapter "
+    f"RaggedPrefillAdapter={_FLASHINFER}.attention:RaggedAdapter "
+    f"MLAPagedAdapter={_FLASHINFER}.mla:MLAAdapter"
+)
+_POLICIES = (
+    "KeepFirstPolicy=tracing.policies:KeepFirstKPolicy "
+    "KeepFirstByAxesPolicy=tracing.policies:KeepFirstKByAxesPolicy "
+    "AttentionFilterPolicy=fib_ops_llm.tracing_policies:KeepFirstByAvgSeqLen "
+    "compat.functions:DumpNonePolicy compat.functions:DumpAllPolicy "
+    "compat.functions:DumpInt32Policy DumpIntPolicy=compat.functions:DumpIntegersPolicy "
+)
 
 MODULES: Mapping[str, str] = {
     # of the first release
@@ -34,9 +47,13 @@ MODULES: Mapping[str, str] = {
     "compile.builders.triton_builder": "fib_builder_triton.builder:TritonBuilder",
     "data.traceset": "data.trace_set:TraceSet",
     "integration": "routing",
-    "integration.flashinfer": f"{_FLASHINFER}.first_release",
-    "integration.flashinfer.adapters": f"{_FLASHINFER}.attention {_FLASHINFER}.mla",
-    "integration.flashinfer.common": f"{_FLASHINFER}.common",
+    "integration.flashinfer": f"{_FLASHINFER}.first_release {_ADAPTERS}",
+    "integration.flashinfer.adapters": _ADAPTERS,
+    "integration.flashinfer.adapters.gqa_paged_decode": _ADAPTERS,
+    "integration.flashinfer.adapters.gqa_paged_prefill": _ADAPTERS,
+    "integration.flashinfer.adapters.mla_paged": _ADAPTERS,
+    "integration.flashinfer.adapters.ragged_prefill": _ADAPTERS,
+    "integration.flashinfer.common": f"{_FLASHINFER}.first_release",
     "integration.patch_manager": "routing.patch_manager",
     "integration.routing": "routing.routes",
     "integration.utils": f"{_FLASHINFER}.helpers",
@@ -99,6 +116,10 @@ NAMES: Mapping[str, str] = {
         "fib_builder_cuda_torch.builder:TorchBuilder fib_builder_triton.builder:TritonBuilder "
         "fib_builder_tvmffi.builder:TVMFFIBuilder"
     ),
+    "tracing": f"CudaGraphTracingRuntime=tracing.runtime:TracingRuntime {_POLICIES}",
+    "tracing.policies": _POLICIES,
+    "tracing.runtime": "CudaGraphTracingRuntime=tracing.runtime:TracingRuntime",
+    "data.definition": "compat.functions:ALLOWED_DTYPES",
     "data.trace_set": "fib_report.authors:SpeedupMetrics fib_report.authors:TraceSetSummary",
 }
 """Names that modules which are still there had, or take from plugins."""
@@ -108,6 +129,41 @@ OBSOLETE: Mapping[str, str] = {
     "compile.builders.cuda_builder.CUDABuilder": "TorchBuilder",
 }
 """Of what warns when it is asked for: what to write instead."""
+
+ATTRIBUTES: Mapping[str, str] = {
+    "bench.measurement:DeviceBaseline": "defn=definition",
+    "bench.session:Runner": (
+        "run_ref=compat.functions:run_ref run_solution=compat.functions:run_solution "
+        "release=compat.functions:release"
+    ),
+    "compile.builder:Builder": "clear_cache=compat.functions:clear_cache",
+    "compile.registry:BuilderRegistry": "clear=cleanup",
+    "compile.runnable:Runnable": (
+        "close=cleanup meta=metadata.misc call_dest=compat.functions:call_dest"
+    ),
+    "data.definition:AxisVar": "parent=None",
+    "data.definition:Definition": (
+        "type=op_type get_const_axes=const_axes() get_var_axes=var_axes() "
+        "get_var_axes_bindings=var_axes_bindings()"
+    ),
+    "data.solution:BuildSpec": "build_commands=[] build_steps=[]",
+    "data.trace:Evaluation": "log_file=log error=None",
+    "data.trace:Trace": "is_workload=is_workload_trace",
+    "data.trace_set:TraceSet": "workload=workloads",
+    "tracing.config:TracingConfig": (
+        "create_filter_policy=compat.functions:create_filter_policy "
+        "create_input_dump_policy=compat.functions:create_input_dump_policy "
+        "get_inputs_to_dump=compat.functions:get_inputs_to_dump"
+    ),
+}
+"""Attributes of objects by their old names, of subclasses of `OldAttributes` and of records.
+
+``old=new``; ``old=new()`` where a method became a property; ``old=module:function``, which gets the
+object first; or a constant, of what old files had.
+"""
+
+METHODS: Mapping[str, str] = {"compile.builder:Builder": "build=_build"}
+"""Methods that subclasses must have, and what these were called: ``new=old``."""
 
 PARAMETERS: Mapping[str, str] = {
     "apply.api:apply": "def_name_or_resolver=name_or_resolver runtime_kwargs=kwargs",
@@ -121,12 +177,28 @@ PARAMETERS: Mapping[str, str] = {
     "apply.runtime:BaseRuntime.dispatch": "def_name=name runtime_kwargs=kwargs",
     "apply.table:ApplyTable.load_or_build": "ts=source trace_set=source config_registry=config",
     "bench.timing:time_runnable": "inputs=args",
+    "compile.builder:Builder.build": "defn=definition sol=solution",
+    "compile.builder:Builder.can_build": "sol=solution",
     "compile.registry:BuilderRegistry.build": "defn=definition sol=solution",
+    "compile.registry:BuilderRegistry.build_reference": "defn=definition",
+    "compile.runnable:Runnable.__init__": "fn=callable closer=cleaner meta=metadata",
+    "data.trace_set:TraceSet.__init__": "workload=workloads",
     "data.definition:Definition.get_input_shapes": "var_values=var_axes_values",
     "data.definition:Definition.get_output_shapes": "var_values=var_axes_values",
     "data.json_codec:from_json": "json_str=text",
     "data.json_codec:save_jsonl_file": "objects=objs",
     "routing.config_registry:ConfigRegistry.register": "def_name=name",
+    "fib_builder_triton.builder:TritonBuilder.__init__": "py_builder=",
     "tracing.config:TracingConfigRegistry.get": "def_name=name",
+    "tracing.runtime:TracingRuntime.__init__": "tracing_config=config",
 }
-"""Parameters by their old names, of functions that are marked by `old_parameters`."""
+"""Parameters by their old names, of functions that are marked by `old_parameters`.
+
+One without a new name counts for nothing.
+"""
+
+VALUES: Mapping[str, str] = {
+    "filter_policy:attention": "keep_first_by_avg_seq_len",
+    "input_dump_policy:dump_int": "dump_integers",
+}
+"""Values of settings by their old names: ``setting:value``."""

@@ -8,9 +8,9 @@ import re
 import traceback
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench._lazy import old_names
+from flashinfer_bench._lazy import OldAttributes, old_names, old_parameters
 from flashinfer_bench.compile.cache import cache_folder, is_complete, own_place
 from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
 from flashinfer_bench.errors import StorageError, UnsafePathError
@@ -29,7 +29,7 @@ SOURCES = "sources"
 _SLUG_LENGTH = 24
 
 
-class Builder(ABC):
+class Builder(OldAttributes, ABC):
     """Turns a solution into a `Runnable`.
 
     A builder is instantiated once for each registry and may be called from several threads.
@@ -39,9 +39,10 @@ class Builder(ABC):
     Parameters
     ----------
     package_prefix : str
-        Begins the names of all its packages; no other builder uses it.
+        Begins the names of all its packages; no other builder uses it. Default: the name of the
+        class.
     build_dir_name : str
-        Name of its folder in the cache; no other builder uses it.
+        Name of its folder in the cache; no other builder uses it. Default: as above.
 
     Attributes
     ----------
@@ -52,9 +53,15 @@ class Builder(ABC):
 
     shares_builds: bool = True
 
-    def __init__(self, package_prefix: str, build_dir_name: str) -> None:
-        self.package_prefix = package_prefix
-        self.build_dir_name = build_dir_name
+    def __init__(self, package_prefix: str = "", build_dir_name: str = "") -> None:
+        self.package_prefix = package_prefix or type(self).__name__.lower()
+        self.build_dir_name = build_dir_name or type(self).__name__.lower()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in {"__init__", "can_build", "build"} & vars(cls).keys():
+            path = f"{__name__.partition('.')[2]}:Builder.{name}"
+            setattr(cls, name, old_parameters(vars(cls)[name], path))
 
     @staticmethod
     def is_available() -> bool:

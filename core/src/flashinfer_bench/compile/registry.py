@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from flashinfer_bench import errors
-from flashinfer_bench._lazy import old_parameters
+from flashinfer_bench._lazy import OldAttributes, old_parameters
 from flashinfer_bench.compile.builder import Builder, content_digest
 from flashinfer_bench.compile.cache import build_lock, cache_folder, lock_of, own_place
 from flashinfer_bench.compile.runnable import Runnable
@@ -99,7 +99,7 @@ class _Build:
             raise
 
 
-class BuilderRegistry:
+class BuilderRegistry(OldAttributes):
     """Builds solutions with the first builder that can, and keeps what it built.
 
     Builds are kept by content: the solution without its name, the definition's interface, the
@@ -225,6 +225,7 @@ class BuilderRegistry:
         """
         return self._choose(solution)[0]
 
+    @old_parameters
     def build_reference(self, definition: Definition) -> Runnable:
         """Build the reference implementation of a definition.
 
@@ -251,8 +252,6 @@ class BuilderRegistry:
                         runnable.cleanup()
                 except _ANYTHING:
                     logger.warning("cleaning up %r failed", runnable, exc_info=True)
-
-    clear = cleanup
 
     def _choose(self, solution: Solution) -> _Choice:
         return _reporting(solution, "choosing a builder failed:", lambda: self._select(solution))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
 from pydantic import BaseModel, Field
 
+from flashinfer_bench._lazy import OldAttributes, old_call, old_parameters
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import BuildError
 from flashinfer_bench.tensors.dtypes import first_places, operands_of
@@ -49,7 +50,7 @@ class RunnableMetadata(BaseModel):
     misc: dict[str, Any] = Field(default_factory=dict)
 
 
-class Runnable:
+class Runnable(OldAttributes):
     """A solution as a function.
 
     ``runnable(*args)`` calls the built function as it is: with the inputs, or with inputs and
@@ -77,6 +78,7 @@ class Runnable:
         Whether `cleanup` has been called.
     """
 
+    @old_parameters
     def __init__(
         self,
         callable: Callable[..., Any],
@@ -85,6 +87,8 @@ class Runnable:
         *,
         explain: Optional[Callable[[Exception], Optional[BuildError]]] = None,
     ) -> None:
+        if not hasattr(metadata, "misc"):
+            metadata, cleaner = old_call("runnable_parts", metadata, cleaner)
         self._callable = callable
         self.metadata = metadata
         self._definition = definition = metadata.definition
@@ -223,8 +227,6 @@ class Runnable:
             self.closed = True
         if cleaner is not None:
             cleaner()
-
-    close = cleanup
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise RuntimeError(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
+from flashinfer_bench._lazy import old_attribute
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -80,6 +82,14 @@ class SchemaModel(BaseModel):
     """
 
     model_config = ConfigDict(extra="ignore", ser_json_inf_nan="strings")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return old_attribute(self, name)
 
     @staticmethod
     def upgrade(data: Any) -> Any:

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 from flashinfer_bench._lazy import moved
 from flashinfer_bench.data.definition import DType
 from flashinfer_bench.data.storage import replace_file
-from flashinfer_bench.errors import BlobError, CapabilityError, UnsafePathError
+from flashinfer_bench.errors import (
+    BlobError,
+    BlobNotFoundError,
+    CapabilityError,
+    UnsafePathError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,7 +191,7 @@ def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
             raise BlobError("this is a Git LFS pointer, not the file itself", path=file, hint=hint)
         loaded: dict[str, torch.Tensor] = library.load_file(file)
     except FileNotFoundError as error:
-        raise BlobError("the file does not exist", path=file) from error
+        raise BlobNotFoundError("the file does not exist", path=file) from error
     except (OSError, RuntimeError, SafetensorError) as error:
         raise BlobError(f"not a readable safetensors file: {error}", path=file) from error
     return loaded

@@ -15,7 +15,7 @@ from pydantic import (
     model_serializer,
 )
 
-from flashinfer_bench._lazy import old_parameters
+from flashinfer_bench._lazy import old_names, old_parameters
 from flashinfer_bench.data.base import NameEnum, NonEmptyStr, NullIsEmpty, SchemaModel, Size
 from flashinfer_bench.data.constraints import parse_constraint, parse_python
 from flashinfer_bench.data.tolerance import Tolerance, require_known_outputs, without_tolerance
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 _FIXED_NAMES = {"float4_e2m1": "float4_e2m1fn_x2"}
+
+__getattr__ = old_names(__name__)
 
 
 class DType(NameEnum):
@@ -286,18 +288,6 @@ class Definition(SchemaModel):
     def torch_output_dtypes(self) -> list[torch.dtype]:
         """Torch's element type of each output, in declaration order."""
         return [tensor.dtype.to_torch() for tensor in self.outputs.values()]
-
-    def get_const_axes(self) -> dict[str, int]:
-        """Return `const_axes`, under its old name."""
-        return self.const_axes
-
-    def get_var_axes(self) -> list[str]:
-        """Return `var_axes`, under its old name."""
-        return self.var_axes
-
-    def get_var_axes_bindings(self) -> dict[str, tuple[str, int]]:
-        """Return `var_axes_bindings`, under its old name."""
-        return self.var_axes_bindings
 
     def get_axes_values(self, input_shapes: Iterable[Optional[Sequence[int]]]) -> dict[str, int]:
         """Read the variable axes off the shapes of the inputs.

@@ -439,10 +439,6 @@ class Trace(SchemaModel):
         """Return whether this is a workload alone, without a run."""
         return self.solution is None
 
-    def is_workload(self) -> bool:
-        """Return `is_workload_trace`, under its old name."""
-        return self.is_workload_trace()
-
     def is_successful(self) -> bool:
         """Return whether there was a run and it passed."""
         return self.evaluation is not None and self.evaluation.status is EvaluationStatus.PASSED

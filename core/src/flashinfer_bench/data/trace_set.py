@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench._lazy import old_names
+from flashinfer_bench._lazy import OldAttributes, old_names, old_parameters
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.index import TraceIndex
 from flashinfer_bench.data.json_codec import append_jsonl_file
@@ -50,7 +50,7 @@ _PASSED = EvaluationStatus.PASSED  # quicker
 _reading = threading.RLock()
 
 
-class TraceSet:
+class TraceSet(OldAttributes):
     """Definitions, solutions, workloads and traces, in plain dicts by the name of the definition.
 
     Made by `from_path` it belongs to a folder: what is added is written there too. Made by hand
@@ -68,11 +68,12 @@ class TraceSet:
     solutions : dict of str to list of Solution, optional
         By definition.
     workloads : dict of str to list of Trace, optional
-        Workload traces by definition. `workload` is its old name.
+        Workload traces by definition.
     traces : dict of str to list of Trace, optional
         Traces of runs by definition.
     """
 
+    @old_parameters
     def __init__(
         self,
         root: Optional[Union[str, Path]] = None,
@@ -80,14 +81,11 @@ class TraceSet:
         solutions: Optional[dict[str, list[Solution]]] = None,
         workloads: Optional[dict[str, list[Trace]]] = None,
         traces: Optional[dict[str, list[Trace]]] = None,
-        *,
-        workload: Optional[dict[str, list[Trace]]] = None,
     ) -> None:
         self.root = None if root is None else Path(root)
         self.definitions = {} if definitions is None else definitions
         self.solutions = {} if solutions is None else solutions
-        given = workload if workloads is None else workloads
-        self._workloads = {} if given is None else given
+        self._workloads = {} if workloads is None else workloads
         self._traces = {} if traces is None else traces
         self._problems = Problems()
         self._unread = False
@@ -201,11 +199,6 @@ class TraceSet:
     def workloads(self, value: dict[str, list[Trace]]) -> None:
         self._read()
         self._workloads = value
-
-    @property
-    def workload(self) -> dict[str, list[Trace]]:
-        """Old name of `workloads`."""
-        return self.workloads
 
     @property
     def traces(self) -> dict[str, list[Trace]]:

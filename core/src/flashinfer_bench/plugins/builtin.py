@@ -37,12 +37,12 @@ _DATASET_CHECKS = (
     (950, "traces", "Traces are readable, and name what there is"),
 )
 _FILTERS = (
-    ("keep_all", "KeepAll", "Keep every call"),
-    ("keep_none", "KeepNone", "Keep no call"),
-    ("keep_first", "KeepFirstK", "Keep the first call"),
-    ("keep_first_k", "KeepFirstK", "Keep the first k calls"),
-    ("keep_first_by_axes", "KeepFirstKByAxes", "Keep the first call of each size"),
-    ("keep_first_k_by_axes", "KeepFirstKByAxes", "Keep the first k of each size"),
+    ("keep_all", "KeepAllPolicy", "Keep every call"),
+    ("keep_none", "KeepNonePolicy", "Keep no call"),
+    ("keep_first", "KeepFirstKPolicy", "Keep the first call"),
+    ("keep_first_k", "KeepFirstKPolicy", "Keep the first k calls"),
+    ("keep_first_by_axes", "KeepFirstKByAxesPolicy", "Keep the first call of each size"),
+    ("keep_first_k_by_axes", "KeepFirstKByAxesPolicy", "Keep the first k of each size"),
 )
 
 

@@ -696,6 +696,8 @@ class Catalog:
         bindings = sorted({each or "none" for name, each in pairs if name == language})
         if bindings:
             message += f" Available bindings of {language!r}: {', '.join(bindings)}."
+        else:
+            message += f" A plugin that builds {language} is missing."
         usable = [entry for entry in registry if entry.availability()]
         languages = sorted({each for entry in usable for each, _ in entry.spec.handles})
         message += f" Available: {', '.join(languages) or 'none'}."

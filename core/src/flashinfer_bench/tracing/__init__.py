@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _NAMES = {
     "config": "TracingConfig TracingConfigRegistry TracingLimits "
     "get_attention_only_configs get_default_configs get_full_configs",
-    "policies": "FilterPolicy KeyedPolicy OnlinePolicy PolicyRegistry WorkloadEntry",
+    "policies": (
+        "FilterPolicy InputDumpPolicy KeyedPolicy OnlinePolicy PolicyRegistry WorkloadEntry"
+    ),
     "runtime": "TracingRuntime",
     "shutdown": "install_signal_handlers",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
@@ -16,8 +17,6 @@ from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import opaque, router
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flashinfer_bench.tracing.runtime import Config, Dataset, TracingRuntime
 
 __all__ = ["disable_tracing", "enable_tracing"]
@@ -31,10 +30,10 @@ _asked = False
 def enable_tracing(
     dataset_path: Union[Dataset, Mapping[str, Any], None] = None,
     tracing_config: Config = None,
+    blob_dir: Union[str, Path, None] = None,
     *,
     rules: Optional[Mapping[str, Any]] = None,
     out_dir: Union[str, Path, None] = None,
-    blob_dir: Union[str, Path, None] = None,
 ) -> TracingRuntime:
     """Record the calls of definitions into a dataset from now on.
 
@@ -76,8 +75,11 @@ def enable_tracing(
     from flashinfer_bench.tracing.runtime import TracingRuntime
 
     _asked = True
-    if isinstance(dataset_path, Mapping):  # the first parameter of the older interface
+    if isinstance(dataset_path, Mapping):  # the first two parameters of the older interface
         rules, dataset_path = dataset_path, None
+        folder: Any = tracing_config
+        if isinstance(folder, (str, Path)):
+            out_dir, tracing_config = folder, None
     if rules is None and out_dir is None and blob_dir is None:
         return TracingRuntime(dataset_path, tracing_config).start()
     if dataset_path is not None or tracing_config is not None:

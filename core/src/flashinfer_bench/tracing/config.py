@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, Optional, Union
 
-from flashinfer_bench.errors import ConfigError
+from flashinfer_bench._lazy import OldAttributes, old_value
+from flashinfer_bench.errors import ConfigError, UnknownNameError
 from flashinfer_bench.routing.config_registry import ConfigRegistry
 
 DumpFunction = Callable[[Mapping[str, Any]], Union[list[str], Mapping[str, Any]]]
@@ -18,9 +19,14 @@ DumpFunction = Callable[[Mapping[str, Any]], Union[list[str], Mapping[str, Any]]
 
 _WILD = frozenset("*?[")
 
+_LENGTHS = "keep_first_by_avg_seq_len"
+
+# Spares the presets of this module a look at the plugins.
+_KNOWN = ("dump_none", "dump_int32", "dump_integers", "keep_all", "keep_first_by_axes", _LENGTHS)
+
 
 @dataclass(frozen=True)
-class TracingConfig:
+class TracingConfig(OldAttributes):
     """What is recorded of the calls of a definition.
 
     Parameters
@@ -43,8 +49,8 @@ class TracingConfig:
     Raises
     ------
     ConfigError
-        If a value is not allowed. Names are looked up when tracing starts: they may be registered
-        until then.
+        If a value is not allowed, or there is no policy of that name. One of a plugin that is not
+        installed is an error when tracing starts.
     """
 
     input_dump_policy: Union[str, list[str], DumpFunction] = "dump_none"
@@ -66,8 +72,31 @@ class TracingConfig:
             named = isinstance(given, Mapping) and all(isinstance(each, str) for each in given)
             _require(named, name, given, "a mapping of parameter names")
             object.__setattr__(self, name, dict(given))
+        for name in ("input_dump_policy", "filter_policy"):
+            named = getattr(self, name)
+            if isinstance(named, str) and named not in _KNOWN:
+                object.__setattr__(self, name, _known_policy(name, named))
 
     __hash__ = None  # type: ignore[assignment]  # the arguments of policies may be anything
+
+
+def _known_policy(decides: str, name: str) -> str:
+    """Return a policy's name as it is now.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such policy.
+    """
+    from flashinfer_bench.tracing.policies import PolicyRegistry
+
+    try:
+        PolicyRegistry.require_known(decides, name)
+    except UnknownNameError as error:
+        if new := old_value(decides, name):
+            return new
+        raise ConfigError(f"{decides}: {error.message}", hint=error.hint) from error
+    return name
 
 
 def positive(name: str, value: Any) -> int:
@@ -196,14 +225,14 @@ INTEGERS_BY_AXES = TracingConfig("dump_integers", filter_policy="keep_first_by_a
 
 DECODE = TracingConfig(
     "dump_int32",
-    filter_policy="keep_first_by_avg_seq_len",
+    filter_policy=_LENGTHS,
     filter_policy_kwargs={"k": 1, "by_batch": True, "indptr": "kv_indptr"},
 )
 """One workload of each number of sequences and average length, with its index pointers."""
 
 PREFILL = TracingConfig(
     "dump_int32",
-    filter_policy="keep_first_by_avg_seq_len",
+    filter_policy=_LENGTHS,
     filter_policy_kwargs={"k": 1, "by_batch": True, "indptr": ["qo_indptr", "kv_indptr"]},
 )
 """As `DECODE`, with the average number of queries of a sequence."""

@@ -6,11 +6,13 @@ Light: importing this module imports neither torch nor pydantic.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
+from flashinfer_bench._lazy import old_names
 from flashinfer_bench._providers import provider_of
 from flashinfer_bench.errors import (
     CapabilityError,
@@ -22,7 +24,7 @@ from flashinfer_bench.plugins import Registered, TracingPolicySpec, default_cata
 from flashinfer_bench.tracing.config import TracingConfig, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     import torch
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     Inputs = Mapping[str, Any]
     Picker = Callable[[Inputs], "tuple[str, ...]"]
     """Returns the names of the inputs to dump, given all inputs by name."""
+
+__getattr__ = old_names(__name__)
 
 
 @dataclass(eq=False)
@@ -111,6 +115,18 @@ class FilterPolicy(ABC):
         """
 
 
+class InputDumpPolicy(ABC):
+    """Picks the inputs of a call that are written as they were. A function will do as well."""
+
+    @abstractmethod
+    def get_inputs_to_dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
+        """Return names of inputs, given all inputs by name."""
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Iterable[str]:
+        """See `get_inputs_to_dump`."""
+        return self.get_inputs_to_dump(inputs)
+
+
 class FastPath(NamedTuple):
     """How a call is known to be of no interest, before anything else is done with it.
 
@@ -180,7 +196,7 @@ class OnlinePolicy(FilterPolicy):
         return drained
 
 
-class KeepAll(OnlinePolicy):
+class KeepAllPolicy(OnlinePolicy):
     """Keeps each call."""
 
     def admit(self, axes: Axes, inputs: Inputs) -> bool:
@@ -188,7 +204,7 @@ class KeepAll(OnlinePolicy):
         return True
 
 
-class KeepNone(OnlinePolicy):
+class KeepNonePolicy(OnlinePolicy):
     """Keeps nothing; no call is even looked at."""
 
     def admit(self, axes: Axes, inputs: Inputs) -> bool:
@@ -196,7 +212,7 @@ class KeepNone(OnlinePolicy):
         return False
 
 
-class KeepFirstK(OnlinePolicy):
+class KeepFirstKPolicy(OnlinePolicy):
     """Keeps the first so many calls.
 
     Parameters
@@ -283,7 +299,7 @@ class KeyedPolicy(OnlinePolicy):
         self._most = max_keys
 
 
-class KeepFirstKByAxes(KeyedPolicy):
+class KeepFirstKByAxesPolicy(KeyedPolicy):
     """Keeps the first so many calls of each size: those with the same value of all variable axes.
 
     Parameters
@@ -309,7 +325,7 @@ def stays_kept(policy: FilterPolicy) -> bool:
 
     Of others that is not known: they may choose until they are drained, as a random sample does.
     """
-    if not isinstance(policy, (KeepAll, KeepFirstK, KeyedPolicy)):
+    if not isinstance(policy, (KeepAllPolicy, KeepFirstKPolicy, KeyedPolicy)):
         return False
     own = type(policy)
     return own.keep is OnlinePolicy.keep and own.drain is OnlinePolicy.drain
@@ -317,53 +333,77 @@ def stays_kept(policy: FilterPolicy) -> bool:
 
 # ------------------------------------------------------------------------------------ registry
 
-# The tensors that each built-in dump policy writes: those of these dtypes of torch, None for all.
-_DUMPS: dict[str, Optional[tuple[str, ...]]] = {
+DUMPS: Mapping[str, Optional[tuple[str, ...]]] = {
     "dump_none": (),
     "dump_all": None,
     "dump_int32": ("int32",),
     "dump_integers": ("int32", "int64"),
 }
+"""The tensors that each built-in dump policy writes: those of these dtypes, None for all."""
 
 
 class PolicyRegistry:
-    """Finds policies by the names that a `TracingConfig` gives.
+    """Finds policies by the names that a `TracingConfig` gives. There is one, for the process.
 
     Names hold for the runtimes that start afterwards.
     """
 
-    def __init__(self) -> None:
-        # By what they decide, as in `TracingPolicySpec`.
-        self._own: dict[str, dict[str, Callable[..., Any]]] = {"calls": {}, "inputs": {}}
+    # By what they decide, as in `TracingPolicySpec`.
+    _own: ClassVar[dict[str, dict[str, Callable[..., Any]]]] = {"calls": {}, "inputs": {}}
 
     @classmethod
-    @cache
-    def get_instance(cls) -> PolicyRegistry:
-        """Return the registry that runtimes look into."""
-        return cls()
+    def get_instance(cls) -> type[PolicyRegistry]:
+        """Return the registry that runtimes look into: the class itself."""
+        return cls
 
-    @property
-    def filter_policies(self) -> list[str]:
-        """Names of filter policies."""
-        return sorted({*self._own["calls"], *_registered("calls")})
+    @classmethod
+    def list_filter_policies(cls) -> list[str]:
+        """Return the names of filter policies."""
+        return sorted({*cls._own["calls"], *_registered("calls")})
 
-    @property
-    def dump_policies(self) -> list[str]:
-        """Names of dump policies."""
-        return sorted({*_DUMPS, *self._own["inputs"], *_registered("inputs")})
+    @classmethod
+    def list_input_dump_policies(cls) -> list[str]:
+        """Return the names of dump policies."""
+        return sorted({*DUMPS, *cls._own["inputs"], *_registered("inputs")})
 
+    @classmethod
+    def get_filter_policy(cls, name: str) -> Callable[..., FilterPolicy]:
+        """Return what makes the filter policy of a name.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        """
+        return cls._find("calls", name)
+
+    @classmethod
+    def get_input_dump_policy(cls, name: str) -> Callable[..., Any]:
+        """Return the function of a dump policy that is not built in.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        """
+        return cls._find("inputs", name)
+
+    @classmethod
     def register_filter_policy(
-        self, name: str, factory: Callable[..., FilterPolicy], override: bool = False
-    ) -> None:
+        cls,
+        name: str,
+        factory: Optional[Callable[..., FilterPolicy]] = None,
+        override: bool = False,
+    ) -> Any:
         """Add a filter policy.
 
         Parameters
         ----------
         name : str
             For `TracingConfig.filter_policy`.
-        factory : callable
+        factory : callable, optional
             Makes a policy, one for each definition: a class of `FilterPolicy`, say. Gets
-            ``filter_policy_kwargs``.
+            ``filter_policy_kwargs``. Without it, a decorator of that is returned.
         override : bool
             Whether a policy of that name may be replaced; one that is built in never is.
 
@@ -374,20 +414,22 @@ class PolicyRegistry:
         DuplicateNameError
             If there is a policy of that name.
         """
-        self._register("calls", name, factory, override)
+        return cls._register("calls", name, factory, override)
 
+    @classmethod
     def register_input_dump_policy(
-        self, name: str, function: Callable[..., Any], override: bool = False
-    ) -> None:
+        cls, name: str, function: Optional[Callable[..., Any]] = None, override: bool = False
+    ) -> Any:
         """Add a dump policy.
 
         Parameters
         ----------
         name : str
             For `TracingConfig.input_dump_policy`.
-        function : callable
+        function : callable, optional
             Gets the inputs of a call by name, and ``input_dump_policy_kwargs``; returns the names
-            of those to write.
+            of those to write. A class of `InputDumpPolicy` gets the latter when an object is made.
+            Without it, a decorator is returned.
         override : bool
             As of `register_filter_policy`.
 
@@ -396,24 +438,29 @@ class PolicyRegistry:
         ConfigError, DuplicateNameError
             As of `register_filter_policy`.
         """
-        self._register("inputs", name, function, override)
+        return cls._register("inputs", name, function, override)
 
+    @classmethod
     def _register(
-        self, decides: str, name: str, function: Callable[..., Any], override: bool
-    ) -> None:
+        cls, decides: str, name: str, function: Optional[Callable[..., Any]], override: bool
+    ) -> Any:
         if not (isinstance(name, str) and name):  # type: ignore[redundant-expr]
             raise ConfigError(f"{name!r} is no name of a policy")
-        if not callable(function):
-            raise ConfigError(f"policy '{name}': {type(function).__name__} cannot be called")
-        if name in _registered(decides) or (decides == "inputs" and name in _DUMPS):
+        if name in _registered(decides) or (decides == "inputs" and name in DUMPS):
             raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
-        if name in self._own[decides] and not override:
+        if name in cls._own[decides] and not override:
             raise DuplicateNameError(
                 f"there is a policy '{name}' already", hint="pass override=True to replace it"
             )
-        self._own[decides][name] = function
+        if function is None:
+            return partial(cls._register, decides, name, override=override)
+        if not callable(function):
+            raise ConfigError(f"policy '{name}': {type(function).__name__} cannot be called")
+        cls._own[decides][name] = function
+        return function
 
-    def make_filter_policy(self, config: TracingConfig) -> FilterPolicy:
+    @classmethod
+    def make_filter_policy(cls, config: TracingConfig) -> FilterPolicy:
         """Return a new policy object for one definition.
 
         Raises
@@ -424,7 +471,7 @@ class PolicyRegistry:
             If its parameters are not allowed, or it lacks a method.
         """
         named = config.filter_policy
-        factory = self._find("calls", named) if isinstance(named, str) else named
+        factory = cls.get_filter_policy(named) if isinstance(named, str) else named
         try:
             policy: FilterPolicy = factory(**config.filter_policy_kwargs)
         except TypeError as error:
@@ -438,18 +485,30 @@ class PolicyRegistry:
             )
         return policy
 
-    def require_dump_policy(self, name: str) -> None:
-        """Check that there is a dump policy of a name.
+    @classmethod
+    def require_known(cls, decides: str, name: str) -> None:
+        """Check that there is a policy of a name, or that a plugin would have it.
+
+        Parameters
+        ----------
+        decides : str
+            The field of a `TracingConfig`.
+        name : str
+            The policy.
 
         Raises
         ------
         UnknownNameError
             If there is none.
         """
-        if name not in _DUMPS:
-            self._find("inputs", name)
+        with suppress(CapabilityError):
+            if decides == "filter_policy":
+                cls.get_filter_policy(name)
+            elif name not in DUMPS:
+                cls.get_input_dump_policy(name)
 
-    def make_picker(self, config: TracingConfig, layout: Layout) -> Picker:
+    @classmethod
+    def make_picker(cls, config: TracingConfig, layout: Layout) -> Picker:
         """Return what picks the inputs to dump of a call of one definition.
 
         Raises
@@ -461,20 +520,25 @@ class PolicyRegistry:
         if isinstance(wanted, list):
             always = tuple(name for name in layout.tensors() if name in wanted)
             return lambda inputs: always
-        if isinstance(wanted, str) and wanted in _DUMPS:
-            dumped = layout.tensors(_DUMPS[wanted])
+        if isinstance(wanted, str) and wanted in DUMPS:
+            dumped = layout.tensors(DUMPS[wanted])
             return lambda inputs: dumped
-        function = self._find("inputs", wanted) if isinstance(wanted, str) else wanted
+        function = cls.get_input_dump_policy(wanted) if isinstance(wanted, str) else wanted
+        if isinstance(function, type):
+            function = function(**config.input_dump_policy_kwargs)
+        else:
+            function = partial(function, **config.input_dump_policy_kwargs)
         tensors = layout.tensors()
 
         def pick(inputs: Inputs) -> tuple[str, ...]:
-            picked = set(function(dict(inputs), **config.input_dump_policy_kwargs) or ())
+            picked = set(function(dict(inputs)) or ())
             return tuple(name for name in tensors if name in picked)
 
         return pick
 
-    def _find(self, decides: str, name: str) -> Callable[..., Any]:
-        own = self._own[decides].get(name)
+    @classmethod
+    def _find(cls, decides: str, name: str) -> Callable[..., Any]:
+        own = cls._own[decides].get(name)
         if own is not None:
             return own
         entry = _registered(decides).get(name)
@@ -482,7 +546,7 @@ class PolicyRegistry:
             found: Callable[..., Any] = entry.load()
             return found
         calls = decides == "calls"
-        known = self.filter_policies if calls else self.dump_policies
+        known = cls.list_filter_policies() if calls else cls.list_input_dump_policies()
         missing = f"there is no {'filter' if calls else 'dump'} policy '{name}'"
         if provider := provider_of("tracing_policy", name):
             raise CapabilityError(
@@ -491,7 +555,7 @@ class PolicyRegistry:
             )
         raise UnknownNameError(
             f"{missing}; there are {', '.join(known)}",
-            hint="register your own with PolicyRegistry.get_instance()",
+            hint="register your own with PolicyRegistry",
         )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
+from flashinfer_bench._lazy import old_names, old_parameters
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import CapabilityError, ConfigError, DatasetNotFoundError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     Config = Union[TracingConfig, TracingConfigRegistry, Mapping[str, TracingConfig], None]
 
 _logger = logging.getLogger(__name__)
+
+__getattr__ = old_names(__name__)
 
 WRITE_AFTER_S = 1.0
 """Seconds between two early writings, and before the first; more where writing is slow."""
@@ -78,6 +81,7 @@ class TracingRuntime:
         If the settings are something else, or name a policy or an input that does not exist.
     """
 
+    @old_parameters
     def __init__(
         self,
         trace_set: Optional[Dataset] = None,
@@ -115,8 +119,6 @@ class TracingRuntime:
         for config in {id(each): each for each in self._names.values()}.values():
             try:
                 self.policies.make_filter_policy(config)
-                if isinstance(config.input_dump_policy, str):
-                    self.policies.require_dump_policy(config.input_dump_policy)
             except CapabilityError as error:
                 others = {name: each for name, each in self._names.items() if each is not config}
                 left_out = [name for name in self._names if name not in others]
@@ -188,10 +190,21 @@ class TracingRuntime:
         return self
 
     def stop(self) -> None:
-        """Be active no more, and write what was recorded. Nothing happens if it is not active."""
+        """Be active no more, and write what was recorded. Nothing happens if it is not active.
+
+        Raises
+        ------
+        RuntimeError
+            If another has been started since, and not been stopped.
+        """
         global _active
         with _lock:
             if _active is not self:
+                if _active is not None and _active._replaced is self:
+                    raise RuntimeError(
+                        f"{self!r}: another has been started since; they are stopped in reverse "
+                        "order (LIFO)"
+                    )
                 return
             _active = None
             # Another thread may start it again while this one still writes: that is not undone.
@@ -235,36 +248,36 @@ class TracingRuntime:
 
     def collect(
         self,
-        name: str,
-        runtime_args: Any = (),
+        def_name: str,
+        args: Any = (),
         kwargs: Optional[Mapping[str, Any]] = None,
     ) -> None:
         """Record one call, whether the runtime is active or not. Never raises.
 
         Parameters
         ----------
-        name : str
+        def_name : str
             The definition.
-        runtime_args : mapping or sequence
+        args : mapping or sequence
             The inputs by name; or by position, with or without the outputs behind them.
         kwargs : mapping, optional
             Further inputs by name.
         """
         try:
-            note = self._notes[name]
+            note = self._notes[def_name]
         except (KeyError, TypeError):
-            note = self._note(name)
+            note = self._note(def_name)
         if note is None:
             return
-        if type(runtime_args) is tuple:
-            note(runtime_args, kwargs)  # type: ignore[arg-type]
-        elif isinstance(runtime_args, Mapping):
-            note((), {**runtime_args, **kwargs} if kwargs else runtime_args)  # type: ignore[arg-type]
+        if type(args) is tuple:
+            note(args, kwargs)  # type: ignore[arg-type]
+        elif isinstance(args, Mapping):
+            note((), {**args, **kwargs} if kwargs else args)  # type: ignore[arg-type]
         else:
             try:
-                given = tuple(runtime_args)
+                given = tuple(args)
             except _ANYTHING:  # nothing that can be listed, or it fails itself
-                self._recorder(name).fail(OtherCallError("arguments"))
+                self._recorder(def_name).fail(OtherCallError("arguments"))
             else:
                 note(given, kwargs)  # type: ignore[arg-type]
 

@@ -1,14 +1,33 @@
 """FlashInfer's functions, routed through apply and tracing; the names of the first release.
 
 Nothing of this has to be called: adapters are installed while something is applied or traced that
-they route, and taken off afterwards.
+they route, and taken off afterwards. What helped adapters then is for those that others wrote.
 """
 
 from __future__ import annotations
 
+from math import sqrt
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_adapters_flashinfer.attention import as_pages
+from fib_adapters_flashinfer.common import with_lse
 from flashinfer_bench.routing import PatchStatus, installation
 
-__all__ = ["install_flashinfer_integrations", "uninstall_flashinfer_integrations"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "infer_kv_layout_from_args",
+    "infer_paged_kv_layout_from_tensors",
+    "infer_ragged_kv_layout_from_tensors",
+    "install_flashinfer_integrations",
+    "normalize_paged_kv_to_nhd",
+    "normalize_ragged_kv_to_nhd",
+    "pick_sm_scale_gqa",
+    "pick_sm_scale_mla",
+    "uninstall_flashinfer_integrations",
+    "write_back_outputs",
+]
 
 _LIBRARY = "flashinfer"
 
@@ -40,3 +59,59 @@ def uninstall_flashinfer_integrations() -> list[PatchStatus]:
 def _suspended(suspended: bool) -> list[PatchStatus]:
     statuses = installation.default().suspend(_LIBRARY, suspended)
     return [status for status in statuses if status.path.partition(".")[0] == _LIBRARY]
+
+
+# --------------------------------------------------------------------- for adapters of others
+
+
+def infer_kv_layout_from_args(inst: Any) -> Optional[str]:
+    """Return ``"NHD"`` or ``"HND"``, as a wrapper of FlashInfer was made; None if it has none."""
+    return getattr(inst, "_kv_layout", None)
+
+
+def infer_paged_kv_layout_from_tensors(paged_kv_cache: Any, num_kv_heads: int) -> Optional[str]:
+    """Return the layout of pages by their shape; None if that fits neither or both."""
+    pages = paged_kv_cache[0] if isinstance(paged_kv_cache, tuple) else paged_kv_cache[:, 0]
+    return infer_ragged_kv_layout_from_tensors(pages[0], num_kv_heads)
+
+
+def infer_ragged_kv_layout_from_tensors(ragged_k_or_v: Any, num_kv_heads: int) -> Optional[str]:
+    """Return the layout of a tensor of three dimensions; None if it fits neither or both."""
+    first, second = (size == num_kv_heads for size in ragged_k_or_v.shape[:2])
+    return None if first is second else "HND" if first else "NHD"
+
+
+def normalize_paged_kv_to_nhd(
+    paged_kv_cache: Any, kv_layout: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values as ``[num_pages, page_size, num_kv_heads, head_dim]``, as views."""
+    of_both = isinstance(paged_kv_cache, tuple)
+    dtype = (paged_kv_cache[0] if of_both else paged_kv_cache).dtype
+    return as_pages(paged_kv_cache, kv_layout, dtype)
+
+
+def normalize_ragged_kv_to_nhd(ragged_k_or_v: torch.Tensor, kv_layout: str) -> torch.Tensor:
+    """Return keys or values as ``[tokens, num_kv_heads, head_dim]``, as a view."""
+    return ragged_k_or_v.transpose(0, 1) if kv_layout == "HND" else ragged_k_or_v
+
+
+def pick_sm_scale_gqa(head_dim: int, maybe: Any) -> float:
+    """Return the scale that is given, or the default for heads of that size."""
+    return 1.0 / sqrt(head_dim) if maybe is None else float(maybe)
+
+
+def pick_sm_scale_mla(head_dim_qk_nope: int, head_dim_qk_pe: int, maybe: Any) -> float:
+    """Return the scale that is given, or the default for heads of both parts together."""
+    return pick_sm_scale_gqa(head_dim_qk_nope + head_dim_qk_pe, maybe)
+
+
+def write_back_outputs(
+    *,
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    want_lse: bool,
+    out_buf: Optional[torch.Tensor] = None,
+    lse_buf: Optional[torch.Tensor] = None,
+) -> Any:
+    """Return outputs of attention in the caller's buffers, where there are any."""
+    return with_lse((output, lse), out_buf, lse_buf, want_lse)

@@ -176,6 +176,12 @@ class Tracer(TracingRuntime):
         own = {name: _config_of(each) for name, each in self.rules.items()}
         super().__init__(_target(out_dir, blob_dir), TracingConfigRegistry(None, own))
 
+    def collect(
+        self, def_name: str, runtime_args: Any = (), kwargs: Optional[Mapping[str, Any]] = None
+    ) -> None:
+        """See `TracingRuntime.collect`."""
+        super().collect(def_name, runtime_args, kwargs)
+
 
 def get_tracer() -> Optional[TracingRuntime]:
     """Return what records now, or None."""
@@ -238,12 +244,12 @@ def _policy(online: Callable[[], policies.OnlinePolicy]) -> DedupPolicy:
 
 def policy_keep_all() -> DedupPolicy:
     """Keep all entries."""
-    return _policy(policies.KeepAll)
+    return _policy(policies.KeepAllPolicy)
 
 
 def policy_keep_first_k(k: int) -> DedupPolicy:
     """Keep the first `k` entries."""
-    return _policy(lambda: policies.KeepFirstK(k))
+    return _policy(lambda: policies.KeepFirstKPolicy(k))
 
 
 def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
@@ -253,7 +259,7 @@ def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
 
 def policy_dedup_by_axes(k: int = 1) -> DedupPolicy:
     """Keep the first `k` entries of the same axes."""
-    return _policy(lambda: policies.KeepFirstKByAxes(k))
+    return _policy(lambda: policies.KeepFirstKByAxesPolicy(k))
 
 
 def policy_dedup_by_avg_seq_len(k: int = 1) -> DedupPolicy:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from pydantic import Field
 
@@ -35,15 +35,24 @@ class SpeedupMetrics(SchemaModel):
     ----------
     avg_speedup : float
         Mean speedup over the baseline; 0 for a solution with a failed trace.
-    n_workloads : int
-        How many workloads were compared.
-    n_definitions : int
+    definitions : int
         How many definitions that is: 1 for a solution.
+    workloads : int
+        How many workloads were compared.
+    success_rate : float
+        Share of the traces of these solutions that passed.
+    win_rate : float
+        Share of the workloads on which it was faster than the baseline.
+    best_solutions : dict of str to str
+        The solution that counts, by definition.
     """
 
     avg_speedup: float
-    n_workloads: int = 0
-    n_definitions: int = 1
+    definitions: int = 1
+    workloads: int = 0
+    success_rate: float = 0.0
+    win_rate: float = 0.0
+    best_solutions: dict[str, str] = Field(default_factory=dict)
 
 
 class TraceSetSummary(SchemaModel):
@@ -64,6 +73,12 @@ class TraceSetSummary(SchemaModel):
     failed: int
     rankings: list[tuple[str, SpeedupMetrics]] = Field(default_factory=list)
     unranked: dict[str, str] = Field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field, as from the mapping that the first release had."""
+        if name not in type(self).model_fields:
+            raise KeyError(name)
+        return getattr(self, name)
 
 
 class Ranking:
@@ -89,7 +104,8 @@ class Ranking:
         runs = list(rows)
         passed = [row for row in runs if row.status is _PASSED]
         failed = (row.task for row in runs if row.status is not _PASSED)
-        self._failed = {(task.definition, task.solution) for task in failed}
+        self._failed = Counter((task.definition, task.solution) for task in failed)
+        self._succeeded = Counter((row.task.definition, row.task.solution) for row in passed)
         self._runs = Counter(row.task.definition for row in runs)
         self._passed = Counter(row.task.definition for row in passed)
         self._unusable: dict[str, RunRow] = {}
@@ -143,14 +159,20 @@ class Ranking:
                 f"{row.latency_ms} ms",
                 field="evaluation.performance.latency_ms",
             )
-        if (name, solution.name) in self._failed:
-            return SpeedupMetrics(avg_speedup=0.0)
+        failed, passed = (each[name, solution.name] for each in (self._failed, self._succeeded))
+        known = {"best_solutions": {name: solution.name}}
+        if failed:
+            return SpeedupMetrics(avg_speedup=0.0, success_rate=passed / (failed + passed), **known)
         mine, theirs = self._best_ms[name, solution.name], self._best_ms[name, baseline.name]
         speedups = [theirs[uuid] / latency for uuid, latency in mine.items() if uuid in theirs]
         if not speedups:
             return None
         return SpeedupMetrics(
-            avg_speedup=math.fsum(speedups) / len(speedups), n_workloads=len(speedups)
+            avg_speedup=math.fsum(speedups) / len(speedups),
+            workloads=len(speedups),
+            success_rate=1.0,
+            win_rate=sum(each > 1.0 for each in speedups) / len(speedups),
+            **known,
         )
 
     def score_definition(
@@ -239,8 +261,14 @@ def _ranked(
             author,
             SpeedupMetrics(
                 avg_speedup=math.fsum(score.avg_speedup for score in scores) / len(scores),
-                n_workloads=sum(score.n_workloads for score in scores),
-                n_definitions=len(scores),
+                definitions=len(scores),
+                workloads=sum(score.workloads for score in scores),
+                success_rate=math.fsum(score.success_rate for score in scores) / len(scores),
+                win_rate=math.fsum(score.win_rate * score.workloads for score in scores)
+                / max(1, sum(score.workloads for score in scores)),
+                best_solutions={
+                    name: one for score in scores for name, one in score.best_solutions.items()
+                },
             ),
         )
         for author, scores in by_author.items()

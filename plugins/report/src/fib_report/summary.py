@@ -145,7 +145,7 @@ def summarize(
         rankings += [
             AuthorRank(
                 *(hardware, *conditions, author),
-                *(score.avg_speedup, score.n_definitions, score.n_workloads),
+                *(score.avg_speedup, score.definitions, score.workloads),
             )
             for author, score in summary.rankings
         ]
