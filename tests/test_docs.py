@@ -212,7 +212,7 @@ OF_PLUGINS = ("sizes", "acme-sizes", "NAME", "report badges")
 
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_commands_and_options_exist(command: str) -> None:
-    words = re.findall(r"(?<!\S)[a-z]+(?!\S)", command.partition(" -")[0])[1:3]
+    words = re.findall(r"(?<!\S)[a-z-]+(?!\S)", command.partition(" -")[0])[1:3]
     if {command.split()[1], " ".join(words)} & {*OF_PLUGINS}:
         return
     text = next((text for size in (2, 1) if (text := help_of(tuple(words[:size])))), "")

@@ -29,7 +29,8 @@ _PROVIDED = {
     },
     "fib-report": {
         "command": (
-            "apply report_coverage report_regressions report_scores report_summary report_visualize"
+            "apply report_coverage report_regressions report_scores report_summary report_visualize "
+            "validate-render"
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},

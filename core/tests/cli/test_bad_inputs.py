@@ -44,8 +44,9 @@ def test_what_is_no_dataset(fib, tmp_path, command):
     assert "nowhere" in result.stderr
 
 
-def test_traces_are_not_written_into_a_shared_cache(fib):
-    result = fib("run", "--hub", "somebody/traces")
+@pytest.mark.parametrize("flags", [["--save-results"], ["--local", "."]])
+def test_traces_are_not_written_into_a_shared_cache(fib, flags):
+    result = fib("run", "--hub", "somebody/traces", *flags)
     assert result.exit_code == 2
     assert "--no-save-results" in result.stderr
 

@@ -56,18 +56,82 @@ def test_one_layer(fib, maker):
     assert result.exit_code == 0
     (line,) = result.stdout.splitlines()[1:]
     assert line.startswith("warning\tworkloads\t")
-    both = fib("validate", maker.root, "--json", "--layer", "workload", "solution")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--layer", "workload", "solution"],
+        ["--checks", "workload,solution"],
+        ["--checks", "workload", "solution", "workload"],
+        ["--checks=workload", "--layers", "workload, solution"],
+    ],
+)
+def test_several_layers(fib, maker, flags):
+    maker.sound()
+    maker.solution("lost", definition="triple")
+    maker.workload()
+    both = fib("validate", maker.root, "--json", *flags)
     assert both.exit_code == 1
     (dataset,) = json.loads(both.stdout)["datasets"]
     assert dataset["layers"] == ["workload", "solution"]
     assert {one["check"] for one in dataset["findings"]} == {"workloads", "solutions"}
 
 
-def test_an_unknown_layer(fib, maker):
-    result = fib("validate", maker.sound().root, "--layer", "tracks")
-    assert result.exit_code in (2, 5)
+@pytest.mark.parametrize("flags", [["--layer", "tracks"], ["--checks", "layout,tracks"]])
+def test_an_unknown_layer(fib, maker, flags):
+    result = fib("validate", maker.sound().root, *flags)
+    assert result.exit_code == 2
     assert "no layer 'tracks'" in result.stderr
     assert "layout, definition, workload, solution, trace" in result.stderr
+
+
+# ---------------------------------------------------------------------------- reports in files
+
+
+def test_a_report_in_a_file_is_that_of_json(fib, maker, tmp_path):
+    maker.sound()
+    maker.solution("lost", definition="triple")
+    before = fib("validate", maker.root, "--json")
+    assert not (maker.root / "reports").exists()
+    result = fib("validate", maker.root, "--outputs", "json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "1 errors, 0 warnings" in result.stderr
+    (path,) = (maker.root / "reports").iterdir()
+    assert path.read_text() + "\n" == before.stdout
+    assert f"report written to {path}" in result.stderr
+    # What lies there now changes no finding.
+    elsewhere = tmp_path / "a" / "b"
+    options = ("--outputs", "stdout,json", "--json", "--output-folder", elsewhere)
+    assert fib("validate", maker.root, *options).stdout == before.stdout
+    assert [one.name for one in elsewhere.iterdir()] == ["validation.json"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--outputs", "stdout,pdf"], "no output 'pdf'; allowed: stdout, json, html"),
+        (["--outputs", ""], "no output ''"),
+        (["--output-folder", "{}/new"], "for --outputs json and html"),
+        (["--outputs", "json", "--output-folder", "{}/file"], "{}/file is not a folder"),
+        (["--outputs", "json", "--output-folder", "{}/file/new"], "{}/file is not a folder"),
+    ],
+)
+def test_reports_that_cannot_be_written(fib, maker, tmp_path, flags, words):
+    (tmp_path / "file").write_text("mine")
+    flags = [one.format(tmp_path) for one in flags]
+    result = fib("validate", maker.sound().root, *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words.format(tmp_path) in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / "new").exists()
+    assert not (maker.root / "reports").exists()
+
+
+def test_no_report_goes_into_a_shared_cache(fib):
+    result = fib("validate", "--hub", "--outputs", "json")
+    assert result.exit_code == 2
+    assert "--output-folder" in result.stderr
 
 
 @pytest.mark.plugin("datasets")

@@ -12,6 +12,7 @@ import pytest
 
 from fib_datasets.hub import HubDataset, dataset_of, fetch_blob
 from fib_tests import forked
+from fib_tests.dataset_maker import DatasetMaker
 from fib_tests.hub import Hub, hub
 from flashinfer_bench.data.blobs import present_blob, resolve_blob
 from flashinfer_bench.errors import ConfigError, UnsafePathError
@@ -173,6 +174,35 @@ class TestDownload:
         found = [path for path in tmp_path.rglob("evil.json") if "snapshots" not in path.parts]
         assert not found
         assert not list(tmp_path.parent.glob("evil.json"))
+
+
+class TestCommands:
+    """``--hub`` of ``fib``."""
+
+    @pytest.mark.torch
+    def test_without_a_name_it_is_the_public_dataset(
+        self, server: Hub, ask: Asker, tmp_path: Path
+    ) -> None:
+        root = DatasetMaker(tmp_path / "dataset").sound().root
+        paths = root.rglob("*.json*")
+        files = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+        server.publish("flashinfer-ai/flashinfer-trace", files)
+
+        def fib(*words: str) -> Any:
+            environment = {**os.environ, **ask.variables}
+            command = [sys.executable, "-m", "flashinfer_bench", *words, "--json"]
+            return forked.run(command, env=environment, timeout=600)
+
+        ran = fib("run", "--device", "cpu", "--hub", "--definition", "double", "--iterations", "1")
+        assert ran.returncode == 0, ran.stderr
+        assert "traces are not written: --hub names a dataset in a shared cache" in ran.stderr
+        (dataset,) = json.loads(ran.stdout)["datasets"]
+        assert (dataset["saved"], dataset["statuses"]) == (False, {"PASSED": 4})
+        best = fib("report", "best", "--definitions", "double", "--hub")
+        assert best.returncode == 0, best.stderr
+        named = fib("report", "best", "--hub", "flashinfer-ai/flashinfer-trace@main")
+        assert named.stdout == best.stdout
+        assert fib("report", "best", "--hub=nobody/nothing").returncode == 2
 
 
 class TestErrors:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench import env
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.output import talk
+from flashinfer_bench.cli.output import table, talk
 from flashinfer_bench.errors import CapabilityError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from flashinfer_bench.data import TraceSet
@@ -145,3 +145,23 @@ def error_documents(errors: Sequence[DataError]) -> list[dict[str, Any]]:
     return [
         {"path": e.path, "line": e.line, "field": e.field, "message": e.message} for e in errors
     ]
+
+
+def show_findings(datasets: Sequence[Mapping[str, Any]], *, listed: bool = True) -> None:
+    """Print what ``fib validate`` has found: tables to stdout if `listed`, totals to stderr."""
+    for one in datasets:
+        folder = f"{one['root']}/" if len(datasets) > 1 else ""
+        rows = [
+            (
+                *(found.severity.value, found.check, f"{folder}{found.where}"),
+                f"{found.message} ({found.hint})" if found.hint else found.message,
+            )
+            for found in one["findings"]
+        ]
+        if rows and listed:
+            columns = ("severity", "check", "place", "message")
+            table(f"Findings in {one['root']}", columns, rows)
+        seen = ", ".join(f"{count:,} {noun}" for noun, count in one["counts"].items())
+        told = f"{one['errors']} errors, {one['warnings']} warnings"
+        told += f", {one['notes']} notes" if one["notes"] else ""
+        talk(f"{one['root']}: {told} in {seen}")

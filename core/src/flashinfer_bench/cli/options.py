@@ -11,6 +11,9 @@ from typer.core import TyperCommand
 
 from flashinfer_bench import env
 
+DEFAULT_HUB = "flashinfer-ai/flashinfer-trace"
+"""The dataset that a bare ``--hub`` means."""
+
 _MOST_NAMES = 500
 
 
@@ -30,13 +33,16 @@ def command_group(name: str, help: str) -> typer.Typer:
 
 
 class GreedyCommand(TyperCommand):
-    """A command without positional arguments whose repeatable options take all values that follow.
+    """A command whose repeatable options take all values that follow.
 
-    ``--local a b`` and ``--local a --local b`` mean the same. Values end at the next option.
+    ``--local a b`` and ``--local a --local b`` mean the same. Values end at the next option. A
+    ``--hub`` without a value means `DEFAULT_HUB`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Write the flag before each of its values, then parse as usual."""
+        if any("--hub" in param.opts for param in self.params):
+            args = _with_hub_named(args)
         repeatable = {
             flag
             for param in self.params
@@ -80,6 +86,17 @@ def spread_values(args: list[str], repeatable: set[str]) -> list[str]:
     return spread
 
 
+def _with_hub_named(args: list[str]) -> list[str]:
+    # Typer has no options whose value may be left out.
+    named: list[str] = []
+    for arg, following in zip(args, [*args[1:], "--"], strict=False):
+        if arg == "--":
+            break
+        bare = arg == "--hub" and following.startswith("-")
+        named.append(f"--hub={DEFAULT_HUB}" if bare else arg)
+    return [*named, *args[len(named) :]]
+
+
 # ------------------------------------------------------- names that the shell offers on <TAB>
 
 
@@ -115,8 +132,9 @@ Hub = Annotated[
     Optional[str],
     option(
         "--hub",
-        metavar="REPO[@REV]",
-        help="Dataset of the Hugging Face hub, at a branch, tag or commit.",
+        metavar="[REPO[@REV]]",
+        help="Dataset of the Hugging Face hub, at a branch, tag or commit. "
+        f"Without a value: {DEFAULT_HUB}.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]

@@ -42,9 +42,12 @@ def run(
     *,
     config: ConfigFile = None,
     save_results: Annotated[
-        bool,
-        typer.Option("--save-results/--no-save-results", help="Write traces into the dataset."),
-    ] = True,
+        Optional[bool],
+        option(
+            "--save-results/--no-save-results",
+            help="Write traces into the dataset. Default: yes, unless --hub alone names it.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, option("--resume", help="Skip what earlier traces decide; retry crashes.")
     ] = False,
@@ -70,7 +73,11 @@ def run(
     """
     from flashinfer_bench.bench import BenchmarkConfig
 
-    if hub and save_results:
+    if hub and save_results is None and not local:
+        save_results = False
+        output.talk("note: traces are not written: --hub names a dataset in a shared cache")
+        output.talk("hint: to keep them, download it and name its folder with --local")
+    elif hub and save_results is not False:
         raise ConfigError(
             "--hub names a dataset in a shared cache, which takes no traces",
             hint="add --no-save-results, or make a copy first and name its folder with --local",
@@ -88,7 +95,7 @@ def run(
     else:
         layered = BenchmarkConfig.default(**settings)
     level = output.set_up_logging(log_level, default=layered.log_level)
-    session = RunSession(layered, save=save_results, resume=resume, level=level)
+    session = RunSession(layered, save=save_results is not False, resume=resume, level=level)
     opened = [open_datasets([root]) for root in dataset_roots(local, hub)]
     try:
         for dataset in opened:
@@ -261,7 +268,7 @@ class RunSession:
         for one in self.runs:
             if one.traces:
                 folder = f"written to {one.opened.trace_set.traces_path}"
-                output.talk(f"traces {folder if self._save else 'not written (--no-save-results)'}")
+                output.talk(f"traces {folder if self._save else 'not written'}")
             elif self._resume and not one.total:
                 output.talk(
                     f"{one.opened.name}: earlier traces decide everything; nothing was left to do"

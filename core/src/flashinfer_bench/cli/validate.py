@@ -1,31 +1,47 @@
 """``fib validate``: whether a dataset is sound."""
 
-# ruff: noqa: TC003 - typer reads the annotations at run time
-
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.datasets import dataset_roots, show_findings
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, GreedyCommand, Hub, Local, LogLevel, option
-from flashinfer_bench.cli.output import emit_document, set_up_logging, table, talk
+from flashinfer_bench.cli.output import emit_json, set_up_logging, talk, to_plain
+from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashinfer_bench.validate import Finding, ValidationReport
+OUTPUTS = ("stdout", "json", "html")
 
-Layers = Annotated[
+Checks = Annotated[
     Optional[list[str]],
     option(
-        "--layer",
-        "--layers",
+        *("--checks", "--layer", "--layers"),
         metavar="NAME...",
         help="Only these: layout, definition, workload, solution, trace, baseline, benchmark.",
+    ),
+]
+Outputs = Annotated[
+    Optional[list[str]],
+    option(
+        "--outputs",
+        metavar="FORMAT...",
+        help=f"Where findings go: {', '.join(OUTPUTS)}. Default: stdout.",
+    ),
+]
+OutputFolder = Annotated[
+    Optional[Path],
+    option(
+        "--output-folder",
+        metavar="DIR",
+        help="Folder of validation.json and validation.html. Default: DATASET/reports.",
     ),
 ]
 Jobs = Annotated[
@@ -52,7 +68,9 @@ def validate(
     ] = None,
     local: Local = None,
     hub: Hub = None,
-    layers: Layers = None,
+    checks: Checks = None,
+    outputs: Outputs = None,
+    output_folder: OutputFolder = None,
     jobs: Jobs = None,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as errors.")] = False,
     errors_only: Annotated[
@@ -67,43 +85,65 @@ def validate(
     Notes, which sound datasets may have, do not count.
     """
     set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
-    roots = dataset_roots([*([dataset] if dataset else []), *(local or [])], hub)
+    wanted = _separated(outputs) or ["stdout"]
+    for name in wanted:
+        if name not in OUTPUTS:
+            raise typer.BadParameter(f"there is no output {name!r}; allowed: {', '.join(OUTPUTS)}")
+    to_files = {"json", "html"}.intersection(wanted)
+    if output_folder and not to_files:
+        raise typer.BadParameter("--output-folder is for --outputs json and html; name one of them")
+    given = [*([dataset] if dataset else []), *(local or [])]
+    if to_files and hub and not (output_folder or given):
+        raise ConfigError(
+            "--hub names a dataset in a shared cache, which takes no reports",
+            hint="name a folder for them with --output-folder",
+        )
+    roots = dataset_roots(given, hub)
+    folder = output_folder or roots[0] / "reports"
+    if to_files:
+        _require_writable(folder)
+    from flashinfer_bench.data.storage import replace_file
+    from flashinfer_bench.plugins import default_catalog
     from flashinfer_bench.validate import validate_dataset
 
-    reports = [validate_dataset(root, layers or None, jobs=jobs) for root in roots]
-    shown = [report.errors if errors_only else report.findings for report in reports]
+    draw = default_catalog().find("command", "validate-render").load() if "html" in wanted else None
+    reports = [validate_dataset(root, _separated(checks) or None, jobs=jobs) for root in roots]
+    documents = [
+        {
+            "root": report.root,
+            "layers": report.layers,
+            "counts": report.counts,
+            "errors": len(report.errors),
+            "warnings": len(report.warnings),
+            "notes": len(report.notes),
+            "findings": report.errors if errors_only else report.findings,
+        }
+        for report in reports
+    ]
+    document = {"schema_version": 1, "datasets": documents}
     if as_json:
-        documents = [
-            {
-                "root": report.root,
-                "layers": report.layers,
-                "counts": report.counts,
-                "errors": len(report.errors),
-                "warnings": len(report.warnings),
-                "notes": len(report.notes),
-                "findings": findings,
-            }
-            for report, findings in zip(reports, shown, strict=True)
-        ]
-        emit_document(datasets=documents)
+        emit_json(document)
     else:
-        for report, findings in zip(reports, shown, strict=True):
-            _print(report, findings, f"{report.root}/" if len(reports) > 1 else "")
+        show_findings(documents, listed="stdout" in wanted)
+    if "json" in wanted:
+        path = folder / "validation.json"
+        replace_file(path, json.dumps(to_plain(document), indent=2).encode())
+        talk(f"report written to {path}")
+    if draw is not None:
+        draw(documents, folder / "validation.html")
     bad = any(report.errors or (strict and report.warnings) for report in reports)
     raise typer.Exit(ExitCode.FINDINGS if bad else ExitCode.OK)
 
 
-def _print(report: ValidationReport, findings: Sequence[Finding], folder: str) -> None:
-    rows = [
-        (
-            *(one.severity.value, one.check, f"{folder}{one.where}"),
-            f"{one.message} ({one.hint})" if one.hint else one.message,
+def _separated(values: Optional[Sequence[str]]) -> list[str]:
+    return [name.strip() for value in values or () for name in value.split(",")]
+
+
+def _require_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written, before the work is done for nothing."""
+    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"no report can be written into {folder}: {there} is not a folder that may be written",
+            hint="name another one with --output-folder",
         )
-        for one in findings
-    ]
-    if rows:
-        table(f"Findings in {report.root}", ("severity", "check", "place", "message"), rows)
-    seen = ", ".join(f"{count:,} {noun}" for noun, count in report.counts.items())
-    told = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
-    told += f", {len(report.notes)} notes" if report.notes else ""
-    talk(f"{report.root}: {told} in {seen}")

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from pathlib import Path  # noqa: TC003 - pydantic reads the annotations of Finding at run time
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from flashinfer_bench.data import Definition, Solution, Trace
     from flashinfer_bench.errors import DataError

@@ -121,7 +121,7 @@ def validate_dataset(
         is killed.
     """
     base = Path(root)
-    chosen = tuple(known_layers() if layers is None else layers)
+    chosen = tuple(dict.fromkeys(known_layers() if layers is None else layers))
     entries = _chosen_checks(chosen)
     layout.require_dataset(base)
     findings: list[Finding] = []
@@ -171,9 +171,8 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
                 f"layer {name!r} is provided by {provider}, which is not installed",
                 hint=f"pip install {provider}",
             )
-        raise UnknownNameError(
-            f"there is no layer {name!r}", hint=f"available layers: {', '.join(known)}"
-        )
+        hint = f"available layers: {', '.join(known)}"
+        raise UnknownNameError(f"there is no layer {name!r}", hint=hint, unknown=(name,))
     return {name: entry for name, entry in known_checks().items() if entry.spec.layer in layers}
 
 

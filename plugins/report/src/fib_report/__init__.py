@@ -1,6 +1,6 @@
 """The report page, how authors and solutions score, and who takes which calls in apply.
 
-Registers subcommands of ``fib report``, and ``fib apply``.
+Registers subcommands of ``fib report``, ``fib apply`` and ``fib validate-render``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register summary, scores, coverage, regressions and visualize; and ``fib apply``."""
+    """Register the subcommands of report, ``fib apply`` and ``fib validate-render``."""
     for name, summary in (
         ("summary", "Count what there is, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
@@ -47,6 +47,12 @@ def fib_register_commands() -> Iterable[CommandSpec]:
             factory=f"fib_report.commands:{name}_app",
             summary=summary,
         )
+    yield CommandSpec(
+        name="validate-render",
+        factory="fib_report.commands:validate_render",
+        summary="Show or draw a saved report of 'fib validate'.",
+        priority=915,
+    )
     yield CommandSpec(
         name="apply",
         factory="fib_report.apply_commands:app",

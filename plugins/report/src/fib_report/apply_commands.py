@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from flashinfer_bench import env
+from flashinfer_bench.cli import options
 from flashinfer_bench.cli.datasets import tell_broken
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, command_group, option
+from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, option
 from flashinfer_bench.cli.output import (
     emit,
     emit_document,
@@ -30,15 +32,13 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.apply import ApplyConfig
 
-app = command_group(
+app = options.command_group(
     "apply", "Show which recorded solutions would be put to work here, and build them ahead."
 )
 
 Dataset = Annotated[
     Optional[Path],
-    typer.Argument(
-        metavar="[DATASET]", show_default=False, help="Its folder. Default: $FIB_DATASET_PATH."
-    ),
+    typer.Argument(metavar="[DATASET]", show_default=False, help="The same as --local DATASET."),
 ]
 _HARDWARE = "Look at the traces of other hardware: its name as traces have it."
 Hardware = Annotated[Optional[str], option("--hardware", metavar="NAME", help=_HARDWARE)]
@@ -68,6 +68,13 @@ def bounds(max_atol: Optional[float], max_rtol: Optional[float]) -> ApplyConfig:
     return ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
 
 
+def only_folder(dataset: Optional[Path], local: Optional[Path]) -> Path:
+    """Return the folder of the dataset, however it was given."""
+    if dataset is not None and local is not None:
+        raise typer.BadParameter("DATASET and --local are the same; give one")
+    return dataset or local or env.dataset_path()
+
+
 def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
     """Return the name of the hardware as traces have it."""
     if hardware is not None and device is not None:
@@ -86,6 +93,7 @@ def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
 @app.command("build")
 def build(
     dataset: Dataset = None,
+    local: options.OneLocal = None,
     jobs: Jobs = None,
     device: Device = None,
     hardware: Hardware = None,
@@ -109,7 +117,8 @@ def build(
     from flashinfer_bench.apply.table import ApplyTable
 
     place = hardware_name(hardware, device)
-    found = ApplyTable.load_or_build(dataset, bounds(max_atol, max_rtol), hardware=place)
+    folder = only_folder(dataset, local)
+    found = ApplyTable.load_or_build(folder, bounds(max_atol, max_rtol), hardware=place)
     counts: Counter[tuple[str, str]] = Counter()
     for name, one in found.definitions.items():
         counts.update({(name, solution): keys for solution, keys in one.winners.items()})
@@ -212,8 +221,11 @@ def _reason(error: Exception) -> str:
 
 @app.command("explain", cls=GreedyCommand)
 def explain(
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of the dataset.")],
-    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="Name of a definition.")],
+    dataset: Dataset = None,
+    definition: Annotated[
+        Optional[str], typer.Argument(metavar="DEFINITION", help="Name of a definition.")
+    ] = None,
+    local: options.OneLocal = None,
     axes: Axes = None,
     device: Device = None,
     hardware: Hardware = None,
@@ -229,6 +241,11 @@ def explain(
     """
     set_up_logging(log_level)
     sizes = _parse_axes(axes or ())
+    if definition is None:  # a name that stands alone is that of the definition
+        if dataset is None:
+            raise typer.BadParameter("name a definition")
+        definition, dataset = str(dataset), None
+    dataset = only_folder(dataset, local)
     from fib_report.apply_choices import explain as explain_one
 
     place = hardware_name(hardware, device)
@@ -305,6 +322,7 @@ def _tell_problems(problems: Sequence[str]) -> ExitCode:
 @app.command("list")
 def list_definitions(
     dataset: Dataset = None,
+    local: options.OneLocal = None,
     device: Device = None,
     hardware: Hardware = None,
     max_atol: MaxAtol = None,
@@ -322,7 +340,7 @@ def list_definitions(
     from fib_report.apply_choices import explain_all
 
     place = hardware_name(hardware, device)
-    found = explain_all(dataset, bounds(max_atol, max_rtol), hardware=place)
+    found = explain_all(only_folder(dataset, local), bounds(max_atol, max_rtol), hardware=place)
     definitions = found["definitions"]
     if as_json:
         emit_document(**found)

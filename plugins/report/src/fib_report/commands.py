@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from flashinfer_bench.cli import options, report
-from flashinfer_bench.cli.datasets import error_documents, open_datasets
+from flashinfer_bench.cli.datasets import error_documents, open_datasets, show_findings
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
 from flashinfer_bench.cli.output import Column, document_of, emit, set_up_logging, talk
@@ -413,6 +413,45 @@ def visualize(
     talk(f"{len(results)} evaluations, {len(page) / 1024:,.0f} KiB")
     emit(str(output))
     raise typer.Exit(opened.exit_code())
+
+
+# ------------------------------------------------------------------------------ validate-render
+
+
+def _read_report(path: Path) -> Any:
+    from fib_report.validation import read_validation
+
+    return read_validation(path)
+
+
+def validate_render(
+    report: Annotated[
+        Path,
+        typer.Argument(
+            callback=_read_report,
+            metavar="REPORT.json",
+            help="A file that 'fib validate --outputs json' has written.",
+        ),
+    ],
+    output: Annotated[
+        Optional[Path],
+        options.option("--output", "-o", metavar="FILE", help="HTML file to write."),
+    ] = None,
+) -> None:
+    """Show a saved report of 'fib validate' again, or make a page of it.
+
+    The page is one HTML file for any browser, which asks for nothing else and works offline.
+    """
+    # What the callback has read; 'fib validate --outputs html' calls this with what it has found.
+    datasets: Any = report
+    if output is None:
+        show_findings(datasets)
+        return
+    from fib_report.validation import validation_page
+    from flashinfer_bench.data.storage import replace_file
+
+    replace_file(output, validation_page(datasets).encode())
+    talk(f"report written to {output}")
 
 
 def _app(command: Callable[..., None]) -> typer.Typer:

@@ -115,6 +115,29 @@ def test_an_unknown_definition_gets_near_matches(fib, dataset):
     assert "did you mean double?" in result.stderr
 
 
+@pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build", "--no-helper"]])
+def test_the_dataset_by_either_name(fib, dataset, monkeypatch, command):
+    word, *rest = command
+    more = (*rest, "--hardware", HERE, "--json")
+    results = [
+        fib("apply", word, dataset.root, *more),
+        fib("apply", word, "--local", dataset.root, *more),
+    ]
+    monkeypatch.setenv("FIB_DATASET_PATH", str(dataset.root))
+    results.append(fib("apply", word, *more))
+    assert results[0].exit_code == 0, results[0].stderr
+    assert len({result.stdout for result in results}) == 1
+    both = fib("apply", word, dataset.root, *rest, "--local", dataset.root)
+    assert both.exit_code == 2
+    assert "give one" in both.stderr
+
+
+def test_explain_needs_a_definition(fib, dataset):
+    result = fib("apply", "explain", "--local", dataset.root)
+    assert result.exit_code == 2
+    assert "name a definition" in result.stderr
+
+
 @pytest.mark.parametrize("command", [["explain", "{}", "double"], ["list", "{}"], ["build", "{}"]])
 def test_a_dataset_that_is_not_there(fib, tmp_path, command):
     words = [word.format(tmp_path / "nowhere") for word in command]

@@ -96,7 +96,12 @@ def render_page(
         _packed("timings", extras.timings.texts),
         element("script", Markup(_script())),
     )
-    document = element("html", _head(info), body, lang="en")
+    return as_document(info.title, body, _script())
+
+
+def as_document(title: str, body: Markup, script: str = "") -> str:
+    """Return an HTML document in the style of the page, which fetches nothing."""
+    document = element("html", _head(title, script), body, lang="en")
     return f"<!DOCTYPE html>\n{document}\n"
 
 
@@ -115,8 +120,8 @@ def _packed(name: str, data: object) -> Markup:
     return element("script", Markup(pack(data)), type="application/octet-stream", id=name)
 
 
-def _head(info: PageInfo) -> Markup:
-    style, script = _asset("page.css"), _script()
+def _head(title: str, script: str) -> Markup:
+    style = _asset("page.css")
     # Nothing may be fetched and nothing may run but this very style and script: a second wall, in
     # case a name in a dataset ever found a hole in the escaping.
     policy = (
@@ -129,7 +134,7 @@ def _head(info: PageInfo) -> Markup:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", info.title),
+        element("title", title),
         element("style", Markup(style)),
     )
 
@@ -173,15 +178,16 @@ def _tiles(results: Sequence[Result], best: Sequence[Best]) -> Markup:
     speedup = geometric_mean([b.score.speedup for b in best if b.score.speedup is not None])
     return element(
         "section",
-        _tile("Definitions solved", f"{len(solved)} / {len(definitions)}"),
-        _tile("Solutions", f"{len({result.solution for result in results}):,}"),
-        _tile("Workloads", f"{len({(r.definition, r.workload) for r in results}):,}"),
-        _tile("Latest evaluations", f"{len(results):,}"),
-        _tile("Passed", f"{passed / len(results):.0%}"),
-        _tile("Mean speed-up of the best", "–" if speedup is None else ratio_label(speedup)),
+        tile("Definitions solved", f"{len(solved)} / {len(definitions)}"),
+        tile("Solutions", f"{len({result.solution for result in results}):,}"),
+        tile("Workloads", f"{len({(r.definition, r.workload) for r in results}):,}"),
+        tile("Latest evaluations", f"{len(results):,}"),
+        tile("Passed", f"{passed / len(results):.0%}"),
+        tile("Mean speed-up of the best", "–" if speedup is None else ratio_label(speedup)),
         class_="tiles",
     )
 
 
-def _tile(label: str, value: str) -> Markup:
+def tile(label: str, value: str) -> Markup:
+    """Make a box with one number."""
     return element("div", element("b", value), element("span", label), class_="tile")
