@@ -3,77 +3,46 @@
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
-from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.routing.binding import bind, match, same_value
+torch = pytest.importorskip("torch")
 
+from fib_tests.runtime_dataset import Dataset  # noqa: E402
+from flashinfer_bench.apply import ApplyConfig, apply, enable_apply  # noqa: E402
+from flashinfer_bench.errors import ConfigError  # noqa: E402
+from flashinfer_bench.routing.binding import match, same_value  # noqa: E402
 
-def definition(inputs, outputs):
-    return SimpleNamespace(
-        name="d", inputs=dict.fromkeys(inputs.split()), outputs=dict.fromkeys(outputs.split())
-    )
+MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 
 
 def matched(function, inputs, outputs=""):
     return match(inspect.signature(function), inputs.split(), outputs.split())
 
 
-class Taker:
-    """Takes all calls and keeps what it got."""
-
-    def __init__(self, answer="taken"):
-        self.answer = answer
-        self.calls = []
-
-    def __call__(self, args, kwargs, fallback):
-        assert kwargs is None
-        self.calls.append(args)
-        return self.answer
-
-
-def falls_back(args, kwargs, fallback):
-    """Take no call; the fallback gets other objects than the caller gave, as shadow calls do."""
-    return fallback(*[f"copy of {value}" for value in args])
-
-
-def bound(function, inputs, outputs="", call=None):
-    """Return `function` as if decorated, with `call` taking its calls."""
-    signature = inspect.signature(function)
-    taken = bind(call or Taker(), definition(inputs, outputs), signature)
-
-    def decorated(*args, **kwargs):
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        return taken(given.args, given.kwargs or None, function)
-
-    return decorated
-
-
 @pytest.mark.parametrize(
     ("function", "inputs", "outputs", "expected"),
     [
-        (lambda x, y: 0, "x y", "", ("x y", "", "", "")),
-        (lambda y, x: 0, "x y", "", ("x y", "", "", "")),
-        (lambda x, out: 0, "x", "out", ("x", "out", "", "")),
-        (lambda x, out=None: 0, "x", "out", ("x", "out", "out", "")),
+        (lambda x, y: 0, "x y", "", ("x y", "", "")),
+        (lambda y, x: 0, "x y", "", ("x y", "", "")),
+        (lambda x, out: 0, "x", "out", ("x", "out", "")),
+        (lambda x, out=None: 0, "x", "out", ("x", "out", "")),
         # What the definition does not know, or knows only some of.
-        (lambda x, eps=1e-6, *, out=None: 0, "x", "y", ("x", "", "", "eps out")),
-        (lambda x, out=None: 0, "x", "out lse", ("x", "", "", "out")),
+        (lambda x, eps=1e-6, *, out=None: 0, "x", "y", ("x", "", "eps out")),
+        (lambda x, out=None: 0, "x", "out lse", ("x", "", "out")),
         # Other names go by position, if they must be given.
-        (lambda a, b: 0, "x y", "", ("a b", "", "", "")),
-        (lambda a, y: 0, "x y", "", ("a y", "", "", "")),
-        (lambda a, b, c: 0, "x y", "z", ("a b", "c", "", "")),
-        (lambda a, b, bias=None: 0, "x y", "z", ("a b", "", "", "bias")),
-        (lambda self, a, b: 0, "x y", "", ("a b", "", "", "")),
-        (lambda cls, y, x: 0, "x y", "", ("x y", "", "", "")),
+        (lambda a, b: 0, "x y", "", ("a b", "", "")),
+        (lambda a, y: 0, "x y", "", ("a y", "", "")),
+        (lambda a, b, c: 0, "x y", "z", ("a b", "c", "")),
+        (lambda a, b, bias=None: 0, "x y", "z", ("a b", "", "bias")),
+        (lambda self, a, b: 0, "x y", "", ("a b", "", "")),
+        (lambda cls, y, x: 0, "x y", "", ("x y", "", "")),
     ],
 )
 def test_what_is_what(function, inputs, outputs, expected):
     found = matched(function, inputs, outputs)
-    told = found.inputs, found.outputs, found.may_lack, found.extras
+    told = found.inputs, found.outputs, found.extras
     assert tuple(" ".join(each) for each in told) == expected
     assert found.rest == ()
 
@@ -91,81 +60,182 @@ def test_what_cannot_be(function, inputs, told):
         matched(function, inputs)
 
 
+class Both(NamedTuple):
+    """What a function of a library may return."""
+
+    y: torch.Tensor
+    z: torch.Tensor
+
+
+def rows(value=1.0):
+    return torch.full((2, 4), float(value))
+
+
+@pytest.mark.plugin("python")
+@pytest.mark.usefixtures("on_the_cpu")
 class TestCalls:
-    def test_arguments_are_put_in_order(self):
-        taker = Taker()
-        assert bound(lambda y, x, *, scale=3: 0, "x scale y", call=taker)(1, 2) == "taken"
-        assert taker.calls == [(2, 3, 1)]
+    """A dataset and a mapping tell the arguments of a function apart alike.
 
-    def test_of_a_method(self):
-        taker = Taker()
-        bound(lambda self, x: 0, "x", call=taker)("object", 1)
-        assert taker.calls == [(1,)]
+    The solution returns 100 + 2 x, and 200 + 2 x as a second output; the original -x.
+    """
 
-    def test_the_original_gets_its_own_arguments_back(self):
-        def function(self, y, x, eps=1e-6, *rest, scale, **more):
-            return self, y, x, eps, rest, scale, more
+    @pytest.fixture(params=["dataset", "mapping"])
+    def enable(self, request, tmp_path):
+        """Have calls of a definition answered; returns how many, and why others were not."""
 
-        called = bound(function, "x scale y", call=falls_back)
-        assert called("object", 1, 2, scale=3) == (
-            *("object", "copy of 1", "copy of 2", 1e-6, (), "copy of 3", {}),
-        )
+        def enabled(*outputs, inputs=("x",), **params):
+            tensors = {n: MATRIX | ({"param": params[n]} if n in params else {}) for n in outputs}
+            about = {"inputs": dict.fromkeys(inputs, MATRIX), "outputs": tensors}
+            about["reference"] = f"def run({', '.join(inputs)}):\n    return x\n"
+            results = ", ".join(f"{100 * (i + 1)} + 2 * x" for i in range(len(outputs)))
+            code = f"def run({', '.join(inputs)}):\n    return {results}\n"
+            made = Dataset(tmp_path / "d").definition(**about)
+            made.add("best", 2, source="{tag}", tag=code)
+            if request.param == "dataset":
+                runtime = enable_apply(made.root)
+            else:
+                path = made.root / "solutions" / "double" / "best.json"
+                runtime = enable_apply({"double": path}, dataset=made.root)
 
-    @pytest.mark.parametrize(
-        ("args", "kwargs"),
-        [
-            ((1, 2, 0.5), {}),
-            ((1, 2), {"eps": 0.5}),
-            ((1, 2, 1e-6, 4), {}),
-            ((1, 2), {"flag": True}),
-            ((1, 2), {"other": 4}),
-        ],
-    )
-    def test_that_the_definition_does_not_describe_go_to_the_original(self, args, kwargs):
-        def function(y, x, eps=1e-6, *rest, flag=False, **more):
-            return y, x, eps, rest, flag, more
+            def counts():
+                (found,) = runtime.stats().values()
+                if isinstance(found, dict):
+                    return found["hit"], found["misses"]
+                return found.hits, found.misses
 
-        taker = Taker()
-        assert bound(function, "x y", call=taker)(*args, **kwargs) == function(*args, **kwargs)
-        assert taker.calls == []
+            return counts
 
-    def test_a_default_may_be_given_by_its_value(self):
-        taker = Taker()
-        called = bound(lambda x, eps=1e-6, flag=False: 0, "x", call=taker)
-        assert called(1, 0.000001, flag=False) == "taken"
-        called(1, 1e-6, flag=0)
-        assert taker.calls == [(1,)]
+        return enabled
 
+    EXTRA = "argument not in the definition"
 
-class TestOutputs:
-    def test_that_are_always_passed(self):
-        taker = Taker(answer=None)
-        called = bound(lambda out, x: 0, "x", "out", call=taker)
-        assert called("buffer", 1) is None
-        assert taker.calls == [(1, "buffer")]
+    def test_keywords_defaults_and_places(self, enable):
+        counts = enable("y")
 
-    def test_that_may_be_left_out_are_returned_if_they_are(self):
-        taker = Taker()
-        assert bound(lambda x, out=None: 0, "x", "out", call=taker)(1) == "taken"
-        assert taker.calls == [(1,)]
+        @apply(lambda x: "double")
+        def function(x, approximate="none", *, out=None, flag=False):
+            return -x if out is None else out.copy_(-x)
 
-    def test_that_are_given_in_part_go_to_the_original(self):
-        def function(x, out=None, lse=None):
-            return "original", x, out, lse
+        out = rows(0)
+        for _ in range(2):
+            assert function(rows())[0, 0] == 102
+            assert function(rows(), approximate="no" + "ne")[0, 0] == 102
+            assert function(rows(), "tanh")[0, 0] == -1
+            assert function(rows(), flag=True)[0, 0] == -1
+            assert function(x=rows(), out=out) is out
+            assert out[0, 0] == 102
+            x = rows()
+            assert function(x, out=x) is x
+            assert x[0, 0] == 102
+            wrong = rows().double()
+            assert function(rows(), out=wrong) is wrong
+            assert wrong[0, 0] == -1
+        with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+            function(rows(), nonsense=1)
+        assert counts() == (8, {self.EXTRA: 4, "buffer": 2})
 
-        taker = Taker(answer=None)
-        called = bound(function, "x", "out lse", call=taker)
-        assert called(1, out="o") == ("original", 1, "o", None)
-        assert called(1, lse="l") == ("original", 1, None, "l")
-        assert taker.calls == []
+    def test_what_is_left_over(self, enable):
+        counts = enable("y")
+        function = apply("double")(lambda x, *rest, **more: (rest, more) if rest or more else -x)
+        assert function(rows())[0, 0] == 102
+        assert function(rows(), 3) == ((3,), {})
+        assert function(rows(), other=3) == ((), {"other": 3})
+        assert counts() == (1, {self.EXTRA: 2})
 
-    def test_what_the_original_returns_is_returned(self):
-        def function(x, out=None):
-            return "original", x, out
+    def test_a_function_that_names_nothing(self, enable):
+        counts = enable("y")
+        function = apply("double")(lambda *args, **kwargs: (args, kwargs))
+        assert function(rows())[0, 0] == 102
+        assert function(x=rows())[0, 0] == 102
+        assert function(3, nonsense=1) == ((3,), {"nonsense": 1})
+        assert counts() == (2, {"arguments": 1})
 
-        called = bound(function, "x", "out", call=falls_back)
-        assert called(1) == ("original", "copy of 1", None)
-        assert called(1, "o") == ("original", "copy of 1", "copy of o")
+    def test_order_and_objects(self, enable):
+        enable("y", inputs=("x", "w"))
+
+        class Layer:
+            @apply("double")
+            def forward(self, w, x, *, scale=1.0):
+                return -x
+
+        assert Layer().forward(rows(7), rows(1))[0, 0] == 102
+        assert Layer().forward(x=rows(1), w=rows(7), scale=2.0)[0, 0] == -1
+
+    def test_outputs_that_are_passed_or_asked_for(self, enable):
+        counts = enable("y", "z")
+
+        @apply("double")
+        def function(x, y=None, z=None, return_z=True):
+            return -x
+
+        y, z = rows(0), rows(0)
+        assert [float(each[0, 0]) for each in function(rows())] == [102, 202]
+        assert function(rows(), return_z=False)[0, 0] == 102
+        found = function(rows(), y=y)
+        assert found[0] is y
+        assert (y[0, 0], found[1][0, 0]) == (102, 202)
+        found = function(rows(2), y, z)
+        assert found[0] is y
+        assert found[1] is z
+        assert (y[0, 0], z[0, 0]) == (104, 204)
+        assert counts() == (4, {})
+
+    def test_a_buffer_for_one_output_of_two(self, enable):
+        enable("y", "z")
+        function = apply("double")(lambda x, z=None: -x)
+        z = rows(0)
+        found = function(rows(), z)
+        assert found[1] is z
+        assert (found[0][0, 0], z[0, 0]) == (102, 202)
+
+    def test_outputs_that_must_be_passed(self, enable):
+        enable("y")
+        function = apply("double")(lambda y, x: None)
+        y = rows(0)
+        assert function(y, rows()) is None
+        assert y[0, 0] == 102
+
+    def test_in_place(self, enable):
+        counts = enable("y", y="x")
+
+        @apply("double")
+        def function(x) -> None:
+            x.neg_()
+
+        x = rows()
+        assert function(x) is None
+        assert x[0, 0] == 102
+        assert counts() == (1, {})
+
+    def test_a_named_tuple(self, enable):
+        enable("y", "z")
+
+        def function(x):
+            return Both(-x, -x)
+
+        function.__annotations__["return"] = Both
+        found = apply("double")(function)(rows())
+        assert type(found) is Both
+        assert (found.y[0, 0], found.z[0, 0]) == (102, 202)
+
+    def test_it_cannot_be_compared_what_the_original_returns_otherwise(self, tmp_path):
+        """A flag leaves one output of two: such calls stay with the original in shadow mode."""
+        about = {"outputs": {"y": MATRIX, "z": MATRIX}}
+        made = Dataset(tmp_path / "d").definition(**about)
+        code = "def run(x):\n    return x * 2, x * 2\n"
+        made.add("best", 2, source="{tag}", tag=code)
+
+        @apply("double")
+        def function(x, return_z=True):
+            return (x * 2, x * 2) if return_z else x * 2
+
+        with enable_apply(made.root, ApplyConfig(shadow_calls=1)) as runtime:
+            assert torch.equal(function(rows(), return_z=False), rows(2))
+            assert runtime.stats()["double"].misses == {"not comparable": 1}
+            function(rows())
+            function(rows())
+            assert torch.equal(function(rows(), return_z=False), rows(2))
+            assert (runtime.stats()["double"].hits, runtime.stats()["double"].errors) == (2, 0)
 
 
 @pytest.mark.parametrize(

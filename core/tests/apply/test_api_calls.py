@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 import flashinfer_bench.apply
@@ -119,6 +121,44 @@ class TestTheModuleIsTheFunction:
         with pytest.raises(AttributeError, match="nonsense"):
             _ = flashinfer_bench.apply.nonsense
 
+    def test_its_parameters_are_all_shown(self):
+        names = list(inspect.signature(flashinfer_bench.apply).parameters)
+        assert names == ["name_or_resolver", "args", "kwargs", "fallback", "old"]
+
+
+class TestAnyObjectThatDispatches:
+    @pytest.fixture(params=["by position", "by name"])
+    def runtime(self, request, enabled):
+        class ByPosition:
+            def dispatch(self, name, args, kwargs, fallback):
+                return "mine", name, dict(zip("xy", args, strict=False)) | kwargs, fallback
+
+        class ByName:
+            def dispatch(self, def_name, runtime_kwargs, fallback):
+                return "mine", def_name, runtime_kwargs, fallback
+
+        made = ByName() if request.param == "by name" else ByPosition()
+        set_runtime(made)
+        yield made
+        set_runtime(None)
+        assert get_runtime() is None
+
+    def test_gets_all_calls(self, runtime):
+        @apply("anything")
+        def function(x, *, y=2):
+            return x
+
+        original = function.__wrapped__
+        assert function(1) == ("mine", "anything", {"x": 1, "y": 2}, original)
+        found = apply("other", runtime_kwargs={"x": 1}, fallback=fallback)
+        assert found == ("mine", "other", {"x": 1}, fallback)
+        if type(runtime).__name__ == "ByPosition":
+            assert apply("d", (1,), None, fallback) == ("mine", "d", {"x": 1}, fallback)
+        else:
+            with pytest.raises(TypeError, match="by name alone"):
+                apply("d", (1,), None, fallback)
+        assert get_runtime() is runtime
+
 
 class TestOldNamesOfTheRuntime:
     def test_setting_one_replaces_all(self, enabled):
@@ -129,6 +169,6 @@ class TestOldNamesOfTheRuntime:
         assert router.active == ()
 
     def test_something_else_is_refused_and_changes_nothing(self, enabled):
-        with pytest.raises(ConfigError, match="route"):
+        with pytest.raises(ConfigError, match="has no dispatch"):
             set_runtime(object())
         assert get_runtime() is enabled

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.apply import ApplyKey, AxesOnlyKeyBuilder
+from flashinfer_bench.apply import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
+from flashinfer_bench.apply.dispatch.layout import Keying, Layout
 from flashinfer_bench.data import Definition, Workload
 from flashinfer_bench.errors import DataError
 
@@ -164,3 +165,37 @@ class TestAxesOnlyIsSaidOfABuilder:
         assert not other(definition).axes_only
         # … nor, for that matter, if the change is one level up.
         assert not type("Child", (other,), {})(definition).axes_only
+
+
+class TestThoseOfTheFirstRelease:
+    """Arguments came by name, and workloads without a folder."""
+
+    class OfFirstRelease(ApplyKeyBuilder):
+        def build_from_runtime(self, runtime_kwargs):
+            tokens = runtime_kwargs["q"].shape[0]
+            return ApplyKey((("tokens", tokens),), self.features(runtime_kwargs))
+
+        def build_from_workload(self, workload):
+            return ApplyKey((("tokens", workload.axes["tokens"]),), (("big", True),))
+
+        def features(self, runtime_kwargs):
+            return (("big", runtime_kwargs["cache"].shape[1] > 5),)
+
+    def test_they_work(self, definition, tmp_path):
+        builder = self.OfFirstRelease(definition)
+        args = [Tensor(7, 4), 0.5, Tensor(4, 9)]
+        key = builder.build_from_args(args)
+        assert key == builder.build_from_workload(workload(tokens=7, pages=9, rows=3), tmp_path)
+        assert Keying(Layout.of(definition), builder).of(args) == key
+
+    @pytest.mark.parametrize("missing", ["build_from_workload", "features"])
+    def test_half_of_one_is_refused_at_once(self, missing):
+        kept = {k: v for k, v in vars(self.OfFirstRelease).items() if k != missing}
+        names = ("build_from_runtime", "build_from_workload", "features")
+        with pytest.raises(TypeError, match=f"Half has build_from_runtime, but no {missing}"):
+            type("Half", (ApplyKeyBuilder,), {name: kept[name] for name in names if name in kept})
+
+    def test_and_half_of_a_new_one_when_it_is_made(self, definition):
+        half = type("Half", (ApplyKeyBuilder,), {"build_from_args": lambda self, args: None})
+        with pytest.raises(TypeError, match="build_from_workload"):
+            half(definition)

@@ -8,7 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests.mapped_norm import KNOWN, W, definition, rows, solution, thrice  # noqa: E402
+from fib_tests.mapped_norm import (  # noqa: E402
+    KNOWN,
+    W,
+    dataset,
+    definition,
+    rows,
+    solution,
+    thrice,
+)
 from flashinfer_bench.apply.api import apply, enable_apply  # noqa: E402
 from flashinfer_bench.apply.mapping import WrappedCount, enable_mapping, stats  # noqa: E402
 from flashinfer_bench.apply.wrappers import decorate  # noqa: E402
@@ -106,6 +114,18 @@ class TestLifetime:
         enable_apply({"norm_h8": thrice})
         assert enable_apply({}) == 0
         assert router.active == ()
+
+    def test_with_nothing_configured_nothing_happens(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("FIB_DATASET_PATH")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        norm, _ = library()
+        with enable_apply({"norm_h8": thrice}):
+            handle = enable_apply()
+            assert isinstance(handle, WrappedCount)
+            with handle as entered:
+                assert (int(entered), entered.stats()) == (0, {})
+                assert torch.equal(norm(rows(), W), rows(3))
+            assert torch.equal(norm(rows(), W), rows(3))
 
     def test_what_was_never_called_is_logged(self, caplog):
         norm, _ = library()
@@ -211,6 +231,21 @@ class TestSolutions:
             assert torch.equal(x, rows(3))
             found = handle.stats()["library.norm"]
         assert (found["hit"], found["fallback"], found["misses"]) == (4, 0, {})
+
+    def test_one_whose_outputs_cannot_be_allocated_raises(self):
+        """Their size follows from no input: there is no call that it could take."""
+        axes = {"rows": {"type": "var"}, "hidden": {"type": "const", "value": 8}}
+        axes["others"] = {"type": "var"}
+        outputs = {"y": {"shape": ["others"], "dtype": "float32"}}
+        known = dataset(definition(axes=axes, outputs=outputs))
+        code = "def run(x, weight, y):\n    y.fill_(3)\n"
+        norm, calls = library()
+        taking = solution("taking", code=code, destination_passing_style=True)
+        with enable_mapping({"norm_h8": taking}, dataset=known):
+            with pytest.raises(RuntimeError, match="cannot be allocated"):
+                norm(rows(), W)
+            assert counts() == (0, 0, 1)
+        assert calls == []
 
     def test_one_that_cannot_be_built_raises(self):
         norm, calls = library()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import pytest
@@ -13,6 +14,7 @@ from fib_tests.routed_norm import WITH_EPS, Library, W, definition, rows  # noqa
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
 from flashinfer_bench.apply.mapping import stats  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
+from flashinfer_bench.routing import UnroutableError  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 
@@ -142,3 +144,28 @@ class TestMapping:
         with enable_apply(given, dataset=self.known()), pytest.raises(RuntimeError) as caught:
             library.norm(rows(), W, out=torch.zeros(7, 4))
         assert "solution" not in str(caught.value)  # what the original says
+
+    def test_what_cannot_be_delivered_is_no_hit(self):
+        library, given = Library(), {"norm_k4": lambda hidden_states, weight: -hidden_states}
+        with enable_apply(given, dataset=self.known()):
+            with contextlib.suppress(RuntimeError):
+                library.norm(rows(), W, out=torch.zeros(7, 4))
+            counted = stats()["library.norm"]
+        assert (counted["hit"], counted["fallback"], counted["error"]) == (0, 1, 0)
+        assert counted["misses"] == {"outputs of another shape": 1}
+
+    def test_what_the_adapter_refuses_is_counted(self, caplog):
+        class Picky(routed_norm.NormRoute):
+            def understand(self, input, weight, eps=1e-6, out=None):
+                raise UnroutableError("not today")
+
+        library = Library(Picky)
+        with caplog.at_level("WARNING"), enable_apply({"norm_k4": abs}):
+            library.norm(rows(), W)
+            counted = stats()["library.norm"]
+        assert counted == {"hit": 0, "fallback": 1, "error": 0, "misses": {"not today": 1}}
+        assert "no call of" not in caplog.text
+        with caplog.at_level("WARNING"), enable_apply({"other": abs}):
+            library.norm(rows(), W)
+            assert stats() == {}
+        assert "no call of other" in caplog.text

@@ -158,6 +158,19 @@ class TestTheRuntime:
         assert tag_of(double) == 0
         assert ApplyRuntime.get_instance() is None
 
+    def test_the_one_that_started_last_stops_first(self, dataset, other):
+        outer, inner = enable_apply(dataset.root), enable_apply(other.root)
+        with pytest.raises(RuntimeError, match="LIFO"):
+            outer.stop()
+        assert tag_of(double) == 5
+        inner.stop()
+        assert tag_of(double) == 100
+        outer.stop()
+        assert get_runtime() is None
+        with pytest.raises(ZeroDivisionError), outer:  # what the body raises is what is told
+            1 / bool(enable_apply(other.root) is None)
+        disable_apply()
+
     def test_as_a_context_manager(self, dataset):
         runtime = ApplyRuntime(dataset.root)
         for _ in range(2):
@@ -284,3 +297,18 @@ class TestTorchCompile:
             for _ in range(4):
                 assert tag_of(caller) == 6
             assert len(frames) <= 2  # before the call and after it
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_hook_of_the_first_release_gets_inputs_by_their_names(dataset, known):
+    hook = pytest.importorskip("fib_ops_llm.apply_hook")
+    seen = []
+    hook.set_apply_hook(lambda name, arguments: seen.append(sorted(arguments)))
+    try:
+        if known:
+            enable_apply(dataset.root)
+        apply("double", (rows(2),), None, original)
+        apply("double", runtime_kwargs={"x": rows(2)}, fallback=original)
+    finally:
+        hook.set_apply_hook(None)
+    assert seen == [["x"] if known else ["0"], ["x"]]

@@ -172,3 +172,17 @@ class TestKeys:
         monkeypatch.setitem(ApplyKeyFactory._registered, "scaling", Broken)
         table = table_of([make.trace(), make.trace(on=make.workload(rows=2))])
         assert list(table.definitions["scale"].choices) == [key(rows=2)]
+
+
+class TestOldNames:
+    def test_the_choices_can_be_read(self, table_of):
+        table = table_of([make.trace("fast", 1.0), make.trace("slow", 2.0)])
+        assert table.index == {"scale": {key(rows=1): "fast"}}
+        assert table.def_best == {"scale": "fast"}
+
+    def test_settings_are_part_of_the_digest(self, table_of):
+        traces = [make.trace("fast", 1.0)]
+        policies = ("fallback_only", "use_def_best")
+        one, other = (table_of(traces, ApplyConfig(on_miss_policy=each)) for each in policies)
+        own = ApplyConfigRegistry(ApplyConfig(), {"scale": ApplyConfig(strict=True)})
+        assert len({one.digest, other.digest, table_of(traces, own).digest}) == 3

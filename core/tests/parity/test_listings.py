@@ -44,6 +44,7 @@ _FAMILIES = "all are found through the toolkits that are installed"
 # By what is listed, as a pattern: why it is not there, or not the same.
 REASONS = {
     "apply.api:apply(def_name_or_resolver, runtime_kwargs*": _BY_POSITION,
+    "apply.key:*.features(runtime_kwargs)": "by name only in subclasses that are written so",
     "apply.runtime:ApplyRuntime.dispatch(def_name, runtime_kwargs*": _BY_POSITION,
     "data.json_codec:load_json*_file(path, cls)": _BY_POSITION,
     "cli:cli": "a module of that name in later releases; the function is cli.main.cli",

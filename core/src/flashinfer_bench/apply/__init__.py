@@ -21,6 +21,7 @@ from flashinfer_bench._lazy import exports
 from flashinfer_bench.apply.api import (
     activate,
     apply,
+    asked_for,
     disable_apply,
     enable_apply,
     get_runtime,
@@ -28,6 +29,8 @@ from flashinfer_bench.apply.api import (
 )
 
 if TYPE_CHECKING:
+    from inspect import Signature
+
     from flashinfer_bench.apply.config import *  # noqa: F403
     from flashinfer_bench.apply.keys import *  # noqa: F403
     from flashinfer_bench.apply.runtime import *  # noqa: F403
@@ -51,8 +54,15 @@ class _Callable(ModuleType):
 
     __call__ = staticmethod(apply)
 
+    @property
+    def __signature__(self) -> Signature:
+        """Its parameters: of an object that can be called, the first is taken for its own."""
+        from inspect import signature
+
+        return signature(apply)
+
 
 sys.modules[__name__].__class__ = _Callable
 
-if env.apply_mentioned() or env.tracing_mentioned():
+if asked_for() or env.tracing_mentioned():
     activate()

@@ -18,9 +18,12 @@ for it, and breaks the graph at the substituted call otherwise.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
 
 from flashinfer_bench import env
 from flashinfer_bench._lazy import with_old_parameters
@@ -30,7 +33,6 @@ from flashinfer_bench.routing.patch_points import no_fallback, opaque, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import torch
 
@@ -159,8 +161,10 @@ def enable_apply(
     ----------
     dataset_path : str, Path, TraceSet or mapping, optional
         A dataset, or its folder. A mapping from definitions to the one solution of each, a
-        callable, a `Solution` or the path of one: see `flashinfer_bench.apply.mapping`. By default
-        the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset of ``FIB_DATASET_PATH``.
+        callable, a `Solution` (or FlashInfer's) or the path of one: see
+        `flashinfer_bench.apply.mapping`. By default the first of these that is set: the folder of
+        ``FIB_APPLY_PATH``, the dataset of ``FIB_DATASET_PATH``, the folder of
+        ``FLASHINFER_TRACE_APPLY_PATH``; else the usual dataset, if there is one.
     apply_config : ApplyConfig or ApplyConfigRegistry, optional
         Settings for all definitions, or for each.
     device : str or torch.device, optional
@@ -175,6 +179,7 @@ def enable_apply(
     ApplyRuntime or WrappedCount
         A context manager, which disables it at the end of the body. The runtime of a dataset can be
         called like `apply`; for a mapping it is the number of functions whose calls it may take.
+        Where nothing is configured it is 0, and nothing is enabled.
 
     Raises
     ------
@@ -191,7 +196,9 @@ def enable_apply(
     >>> with enable_apply("/path/to/dataset", ApplyConfig(on_miss_policy="use_def_best")):
     ...     out = gemm(A, B)
     """
-    folder = env.apply_path() if dataset_path is None else None
+    folder, dataset_named = None, bool(env.set_variables().get("FIB_DATASET_PATH"))
+    if dataset_path is None:
+        folder = env.apply_path() or (None if dataset_named else _theirs_path())
     if isinstance(dataset_path, Mapping) or folder is not None:
         if device is not None:
             raise ConfigError(
@@ -208,6 +215,10 @@ def enable_apply(
             hint="give a mapping from definitions to solutions, or the dataset itself in first "
             "place",
         )
+    if dataset_path is None and not (dataset_named or env.dataset_path().is_dir()):
+        from flashinfer_bench.apply.mapping import MappingRuntime, WrappedCount
+
+        return WrappedCount(MappingRuntime({}, {}))
     return ApplyRuntime(dataset_path, apply_config, device=device).start()
 
 
@@ -226,9 +237,11 @@ def activate() -> None:
     """Do what the environment says, once: at the first use of apply.
 
     With ``FIB_ENABLE_APPLY=1``, the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset
-    of ``FIB_DATASET_PATH``. A failure is a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is
-    seen to as well: calls of `apply` are what is traced. Nothing happens while an engine waits for
-    the first call that could matter; see `engines`.
+    of ``FIB_DATASET_PATH``. Where that variable is not set, ``FLASHINFER_TRACE_APPLY=1`` has the
+    folder of ``FLASHINFER_TRACE_APPLY_PATH`` enabled, unless FlashInfer itself heeds it. A failure
+    is a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is seen to as well: calls of `apply`
+    are what is traced. Nothing happens while an engine waits for the first call that could matter;
+    see `engines`.
     """
     if not (router.quiet or router.deferred is not None or router.asked()):
         _activate()
@@ -242,6 +255,50 @@ def _activate() -> None:
         from flashinfer_bench.tracing import api as tracing
 
         tracing.activate()
-    with env.warned("FIB_ENABLE_APPLY: apply stays off"):
-        if env.apply_enabled():
-            enable_apply()
+    ours = bool(env.set_variables().get("FIB_ENABLE_APPLY"))
+    name = "FIB_ENABLE_APPLY" if ours else "FLASHINFER_TRACE_APPLY"
+    with env.warned(f"{name}: apply stays off"):
+        if env.apply_enabled() if ours else _theirs_wanted():
+            before = router.active
+            if ours:
+                enable_apply()
+            elif (folder := _theirs_path()) is not None:
+                from flashinfer_bench.apply.mapping import enable_mapping
+
+                enable_mapping(folder)
+            if router.active == before:
+                path = "FIB_DATASET_PATH or FIB_APPLY_PATH" if ours else f"{name}_PATH"
+                raise ConfigError(f"nothing is configured: set {path}")
+
+
+def asked_for() -> bool:
+    """Return whether the environment has apply enabled: our variable says so, or FlashInfer's."""
+    if env.set_variables().get("FIB_ENABLE_APPLY"):
+        return env.apply_mentioned()
+    return os.environ.get("FLASHINFER_TRACE_APPLY", "") not in _THEIRS_OFF
+
+
+_THEIRS_OFF = ("", "0", "false", "False")
+
+
+def _theirs_wanted() -> bool:
+    """Return whether FlashInfer's variable is for us: releases before 0.6.14 do not heed it."""
+    value = os.environ.get("FLASHINFER_TRACE_APPLY", "")
+    if value in _THEIRS_OFF:
+        return False
+    if value != "1":
+        raise ConfigError(f"FLASHINFER_TRACE_APPLY={value!r} is neither 0 nor 1")
+    spec = importlib.util.find_spec("flashinfer")  # a part of it could not be found unimported
+    places = (spec.submodule_search_locations if spec is not None else None) or ()
+    if any(Path(place, "trace_apply").is_dir() for place in places):
+        logger.info(
+            "FLASHINFER_TRACE_APPLY is left to FlashInfer's own Trace Apply; "
+            "FIB_ENABLE_APPLY=1 and FIB_APPLY_PATH enable this one"
+        )
+        return False
+    return True
+
+
+def _theirs_path() -> Optional[Path]:
+    path = os.environ.get("FLASHINFER_TRACE_APPLY_PATH")
+    return Path(path).expanduser().absolute() if path else None

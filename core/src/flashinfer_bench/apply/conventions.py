@@ -17,6 +17,9 @@ worked out once, from the signature:
 A call returns what the annotation says; without one, all outputs that are not written in place, and
 None if there are none, or if the buffers cannot be left out. Where the caller gives a buffer, that
 very object is returned.
+
+`bind` makes of all that what takes the calls of a function, for datasets and mappings alike. The
+usual call, which gives inputs alone, is told by generated code.
 """
 
 from __future__ import annotations
@@ -27,21 +30,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from flashinfer_bench.errors import ConfigError, DataError
 from flashinfer_bench.routing.binding import (
     Canonical,
+    compile_source,
     drop_object,
     match,
+    positional_tuple,
     quick_binder,
+    reordered,
     returns_of,
     same_value,
+    tuple_of,
     write_back,
 )
 from flashinfer_bench.routing.patch_manager import UnroutableError
+from flashinfer_bench.routing.patch_points import opaque
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from flashinfer_bench.apply.dispatch import Dispatcher
     from flashinfer_bench.apply.dispatch.layout import Layout
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import Args, Kwargs
+    from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs
 
     Takes = Optional[Mapping[str, bool]]
     """What a solution takes by name, and whether it needs it; None for anything."""
@@ -227,23 +236,84 @@ class Convention:
         else:
             self._returned = (fresh if number <= len(fresh) else tuple(every))[:number]
 
-    def usual_call(self) -> Optional[tuple[int, tuple[Any, ...]]]:
-        """Return how the usual call can be told without looking at each argument, if it can.
+    @property
+    def is_plain(self) -> bool:
+        """Whether calls give all inputs, and outputs if it takes any, in order, and no more."""
+        parameters = self._signature.parameters
+        passed = [*self._inputs.values(), *dict(sorted(self._buffers.items())).values()]
+        required = all(parameters[n].default is Parameter.empty for n in self._buffers.values())
+        kinds = {each.kind for each in parameters.values()}
+        if [*parameters] != passed or self._in_place or not required or not kinds <= _BY_POSITION:
+            return False
+        return self.is_whole(self._returned) if not self._buffers else self._returned == ()
 
-        It has all inputs in front, leaves the rest alone, and wants the only output.
+    def is_whole(self, wanted: Optional[tuple[int, ...]]) -> bool:
+        """Return whether a call that wants these outputs returns all, as a dispatcher does."""
+        count = 0 if self._layout is None else len(self._layout.outputs)
+        kinds = {0: ("any", "none"), 1: ("any", "one")}.get(count, ("any", "tuple"))
+        whole = self._layout is not None and wanted == tuple(range(count))
+        return whole and self._returns.kind in kinds and self._returns.make is None
 
-        Returns
-        -------
-        (int, tuple) or None
-            How many inputs there are, and what is behind them by default.
+    def usual(self, call: Call, missed: Callable[..., Any], examine: Call) -> Call:
+        """Return what takes the usual call at once, and has any other examined.
+
+        The usual call gives inputs, and wants all outputs: returned, or in buffers of their own.
+
+        Parameters
+        ----------
+        call : callable
+            Takes the inputs, or inputs and outputs.
+        missed : callable
+            Takes a call that has more to it than the definition says, and the reason before that.
+        examine : callable
+            Takes any call.
         """
-        parameters, count = self._signature.parameters, len(self._inputs)
-        in_order = list(parameters)[:count] == [*self._inputs.values()]
-        if not in_order or not {each.kind for each in parameters.values()} <= _BY_POSITION:
-            return None
-        if self._in_place or self._flags or not self._passes_through(self._returned, object):
-            return None
-        return count, tuple(each.default for each in parameters.values())[count:]
+        parameters = self._signature.parameters
+        places = [*self._buffers.values(), *filter(None, [self._out])]
+        idle = {name: parameters[name].default for name in (*places, *self._flags)}
+        if self._in_place or any(idle[name] is not None for name in places):
+            return examine
+        try:
+            if not self.is_whole(self._wanted(idle)):
+                return examine
+        except UnroutableError:
+            return examine
+        further = [*self._rest] + [
+            f"{name} is not _fib_of_{name} and not _fib_same({name}, _fib_of_{name})"
+            for name in self._defaults
+        ]
+        body, passed = _unpacking(self._signature), "_fib_args, _fib_kwargs, _fib_fallback"
+        if further:
+            body.append(f"if {' or '.join(further)}: return _fib_missed({EXTRAS!r}, {passed})")
+        body += [
+            "def _fib_again(*_fib_inputs):",
+            "    return _fib_fallback(*_fib_args, **(_fib_kwargs or {}))",
+        ]
+        inputs, outputs = self._inputs.values(), dict(sorted(self._buffers.items())).values()
+        into = outputs and len(outputs) == len(idle) and self._layout and not self._targets
+        if into:
+            everything = tuple_of((*inputs, *outputs))
+            returned = next(iter(outputs)) if len(outputs) == 1 else tuple_of(outputs)
+            body += [
+                f"if {' and '.join(f'{name} is not None' for name in outputs)}:",
+                f"    _fib_result = _fib_call({everything}, None, _fib_again)",
+                f"    return {returned} if _fib_result is None else _fib_result",
+            ]
+        if idle and not (into and len(idle) == 1):  # else that has its default by now
+            examined = " or ".join(f"{name} is not _fib_of_{name}" for name in idle)
+            body.append(f"if {examined}: return _fib_examine({passed})")
+        body.append(f"return _fib_call({tuple_of(inputs)}, None, _fib_again)")
+        defaults = {**idle, **self._defaults}
+        lines = [
+            "def make(_fib_call, _fib_missed, _fib_examine, _fib_defaults, _fib_same):",
+            *(f"    _fib_of_{name} = _fib_defaults[{name!r}]" for name in defaults),
+            "    def bound(_fib_args, _fib_kwargs, _fib_fallback):",
+            *(f"        {line}" for line in body),
+            "    return bound\n",
+        ]
+        make = compile_source("\n".join(lines))
+        made: Call = make(call, missed, examine, defaults, same_value)
+        return opaque(made)
 
     # ---------------------------------------------------------------------------- arguments
 
@@ -269,9 +339,9 @@ class Convention:
             if not known or (self._takes is not None and not further.keys() <= self._takes.keys()):
                 raise UnroutableError(EXTRAS)
             inputs |= further
-        return Bound(inputs, self._places(values, inputs), self._wanted(values))
+        return Bound(inputs, self._places(values), self._wanted(values))
 
-    def _places(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[int, Any]:
+    def _places(self, values: Mapping[str, Any]) -> dict[int, Any]:
         found = {index: values[name] for index, name in self._buffers.items()}
         if self._out:
             given = values[self._out]
@@ -281,14 +351,19 @@ class Convention:
             found.update(zip(self._targets, several, strict=False))
         found = {index: buffer for index, buffer in found.items() if buffer is not None}
         found.update((index, values[name]) for index, name in self._in_place.items())
-        if found:
-            self._check_places(found, list(inputs.values()))
         return dict(sorted(found.items()))
 
-    def _check_places(self, buffers: Mapping[int, Any], inputs: list[Any]) -> None:
-        """Refuse buffers that no output of the definition belongs into."""
+    def require_places(self, bound: Bound) -> None:
+        """Refuse buffers that no output of the definition belongs into.
+
+        Raises
+        ------
+        UnroutableError
+            If there is one.
+        """
         import torch
 
+        buffers, inputs = bound.buffers, list(bound.inputs.values())
         sizes: dict[str, int] = {}
         for index, buffer in buffers.items():
             if not isinstance(buffer, torch.Tensor):
@@ -324,6 +399,12 @@ class Convention:
         return tuple(index for index in chosen if flags.get(index, True))
 
     # ------------------------------------------------------------------------------ outputs
+
+    def written(self, bound: Bound) -> Any:
+        """Return what the function would have returned, once all outputs are in their buffers."""
+        wanted = bound.returned or ()
+        names = [self._layout.outputs[index].name for index in wanted] if self._layout else []
+        return self._returns.wrap([bound.buffers[index] for index in wanted], names)
 
     def deliver(self, bound: Bound, result: Any) -> Any:
         """Put outputs where the call wants them, and return what the function would have returned.
@@ -374,8 +455,8 @@ class Convention:
             return False
         if wanted is None:
             return self._returns.kind == "any"
-        alone = self._layout is not None and len(self._layout.outputs) == 1
-        return alone and wanted == (0,) and kind not in _CONTAINERS
+        alone = wanted == (0,) and self.is_whole(wanted)
+        return alone and kind not in _CONTAINERS
 
     def _listed(self, result: Any) -> tuple[list[Any], list[str]]:
         from flashinfer_bench.compile import list_outputs
@@ -420,3 +501,89 @@ def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
             raise ConfigError(f"two outputs are written back into '{spec.param}'")
         found[index] = name
     return found
+
+
+def _unpacking(signature: Signature) -> list[str]:
+    """Return code that gives each parameter its value, in variables of their names."""
+    positional = positional_tuple(signature)
+    lines = [] if positional == "()" else [f"{positional} = _fib_args"]
+    by_keyword = [e.name for e in signature.parameters.values() if e.kind is Parameter.KEYWORD_ONLY]
+    lines += [f"{name} = _fib_kwargs[{name!r}]" for name in by_keyword]
+    lines += [
+        f"{each.name} = {{_fib_name: _fib_value for _fib_name, _fib_value in _fib_kwargs.items() "
+        f"if _fib_name not in {by_keyword!r}}}"
+        for each in signature.parameters.values()
+        if each.kind is Parameter.VAR_KEYWORD
+    ]
+    return lines
+
+
+# --------------------------------------------------------------------------- calls of a function
+
+
+def bind(
+    dispatcher: Dispatcher, label: str, signature: Optional[Signature], original: Fallback = None
+) -> Call:
+    """Return what takes the calls of a function that may be of the definition of a dispatcher.
+
+    Parameters
+    ----------
+    dispatcher : Dispatcher
+        Of the definition. What is not one of its calls, it counts as missed.
+    label : str
+        What people call the function.
+    signature : inspect.Signature, optional
+        Its parameters. None: arguments are the definition's, and a call with others is missed.
+    original : callable, optional
+        The function itself, to look up names of its annotation in.
+
+    Raises
+    ------
+    ConfigError
+        If no call of the function can be one of the definition; the message says why.
+    """
+    layout, call = dispatcher.layout, opaque(dispatcher.call)
+    inputs, outputs = list(layout.definition.inputs), list(layout.definition.outputs)
+    if isinstance(signature, Canonical):
+        return reordered(call, signature, inputs)
+
+    @opaque
+    def complete(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+        given, named = len(args), kwargs or {}
+        for names in ([*inputs, *outputs], inputs):
+            if given + len(named) == len(names) and named.keys() == {*names[given:]}:
+                return call(args, kwargs, fallback)
+        return dispatcher.missed(ARGUMENTS, args, kwargs, fallback)
+
+    if signature is None:
+        return complete
+    meaning = Convention(label, signature, layout.definition.name, layout, original=original)
+    if meaning.is_plain:
+        return call
+
+    @opaque
+    def examine(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+        try:
+            bound = meaning.bind(args, kwargs)
+            mine, places = tuple(bound.inputs.values()), tuple(bound.buffers.values())
+            # What is refused with these buffers may do without, which is asked, and counted, once.
+            into = 0 < len(places) == len(outputs) and dispatcher.accepts(*mine, *places)
+            if places and not into:
+                meaning.require_places(bound)
+        except UnroutableError as error:
+            return dispatcher.missed(error.reason, args, kwargs, fallback)
+        original: Any = fallback
+        answers: list[Any] = []
+
+        def again(*_args: Any) -> Any:
+            answers.append(original(*args, **(kwargs or {})))
+            return answers[0]
+
+        whole = into or (not places and meaning.is_whole(bound.returned))
+        again.comparable = whole  # type: ignore[attr-defined]
+        result = call((*mine, *places) if into else mine, None, again if fallback else None)
+        if answers:
+            return answers[0]
+        return meaning.written(bound) if into else meaning.deliver(bound, result)
+
+    return meaning.usual(call, dispatcher.missed, examine)

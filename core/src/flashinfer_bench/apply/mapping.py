@@ -6,7 +6,8 @@ Whatever is called differently in the definition and in the function is told apa
 `conventions`; outputs are put where the function would have put them.
 
 Where the definition is known, from a dataset, its dispatcher looks at dtypes, devices, constant
-axes and layouts first, as for recorded solutions. Where it is not, the name alone decides.
+axes and layouts first, as for recorded solutions. Where it is not, the definition of a solution is
+made of the first call, by what the library says of its function; for a callable the name decides.
 
 Nothing is hidden: a solution that cannot be built, raises, or returns something else than it
 should, raises in the program. What was not meant for it goes to the original, and is counted.
@@ -14,36 +15,46 @@ should, raises in the program. What was not meant for it goes to the original, a
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import logging
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench.apply import runtime
 from flashinfer_bench.apply.config import ApplyConfig, as_registry
-from flashinfer_bench.apply.conventions import ARGUMENTS, Convention
-from flashinfer_bench.apply.dispatch.stats import REENTRANT, Counters
+from flashinfer_bench.apply.conventions import Convention, bind
+from flashinfer_bench.apply.dispatch.stats import OUTPUTS, REENTRANT, Counters
 from flashinfer_bench.apply.runtime import BaseRuntime
 from flashinfer_bench.apply.wrappers import returns_later
-from flashinfer_bench.errors import ConfigError, DataError, DatasetNotFoundError, DuplicateNameError
-from flashinfer_bench.routing.binding import Canonical, reordered
+from flashinfer_bench.errors import (
+    BuildCapabilityError,
+    BuildError,
+    ConfigError,
+    DataError,
+    DatasetNotFoundError,
+    DuplicateNameError,
+)
+from flashinfer_bench.routing.binding import Canonical
 from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Everything, no_fallback, opaque, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from flashinfer_bench.apply.conventions import Bound, Takes
-    from flashinfer_bench.apply.dispatch import Target
+    from flashinfer_bench.apply.conventions import Takes
+    from flashinfer_bench.apply.dispatch import Dispatcher, Target
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.table import Config
     from flashinfer_bench.data import Definition, Solution, TraceSet
     from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
+    from flashinfer_bench.routing.routes import Made
 
     Value = Union[Callable[..., Any], Solution, str, Path]
     Dataset = Union[TraceSet, str, Path, None]
@@ -109,12 +120,6 @@ class Candidate:
         ConfigError
             If it cannot; the message names the input or the parameter.
         """
-        if self.function is None and definition is None:
-            raise ConfigError(
-                f"solution '{self.name}' cannot be built: its definition '{self.definition}' is "
-                "not known",
-                hint="name a dataset with it by dataset= or FIB_DATASET_PATH, or give a callable",
-            )
         signature = _signature_of(self.function)
         if definition is None or signature is None:
             return
@@ -138,11 +143,14 @@ def _signature_of(function: Optional[Callable[..., Any]]) -> Optional[inspect.Si
 
 def _candidate(name: Any, value: Any) -> Candidate:
     from flashinfer_bench.data import Solution
+    from flashinfer_bench.data.json_codec import decode
 
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{name!r} is no name of a definition; the keys of a mapping are names")
     path = Path(value) if isinstance(value, (str, os.PathLike)) else None
     solution = value if path is None else _read_solution(path)
+    if all(hasattr(value, field) for field in ("to_dict", "definition", "spec", "sources")):
+        solution = decode(Solution, json.dumps(value.to_dict()).encode())  # FlashInfer's
     if isinstance(solution, Solution):
         if solution.definition != name:
             raise DataError(
@@ -256,9 +264,11 @@ class MappingRuntime(BaseRuntime):
     ) -> None:
         self._candidates = candidates
         self._definitions = definitions
+        self._made: dict[str, Made] = {}
         self._configs = as_registry(config)
         self._counters: dict[str, Counters] = {}
         self._called: set[str] = set()
+        self._refused: dict[str, bool] = {}  # by label: whether it may be of any that is mapped
         # By definition, also where several functions are of it: what a solution calls itself is not
         # taken. `now` says whether this thread is in it.
         self._running = {name: threading.local() for name in candidates}
@@ -269,35 +279,75 @@ class MappingRuntime(BaseRuntime):
         return f"<MappingRuntime of {len(self._candidates)} definitions>"
 
     def start(self) -> MappingRuntime:
-        """Become the innermost active runtime, in the place of another mapping."""
+        """Become the innermost active runtime, in the place of another mapping.
+
+        Raises
+        ------
+        ConfigError
+            If the definition of a solution is neither known, nor can ever be made.
+        """
         with runtime.changing:
-            self.stop_others()
-            router.push(self)
+            if self._candidates:
+                router.push(self)
+                try:
+                    self._require_definitions()
+                except ConfigError:
+                    router.remove(self)
+                    raise
+            for other in router.active:  # one whose body has not ended is back when this one stops
+                if isinstance(other, MappingRuntime) and other is not self and not other.entered:
+                    other.stop()
         return self
 
-    def stop_others(self) -> None:
-        """Stop other mappings; one whose body has not ended yet is back when this one stops."""
-        for other in router.active:
-            if isinstance(other, MappingRuntime) and other is not self and not other.entered:
-                other.stop()
+    def _require_definitions(self) -> None:
+        from flashinfer_bench.routing import installation
+
+        for name, candidate in self._candidates.items():
+            if candidate.function is not None or name in self._definitions:
+                continue
+            problems = {
+                p.label: p.lacks(name) for p in router.points() if p.lacks and p.takes(name)
+            }
+            states = (status.state for status in installation.default().statuses())
+            if None in problems.values() or (not problems and "waiting" in states):
+                continue
+            reasons = [f"{label}: {problem}" for label, problem in problems.items()]
+            reason = "; ".join(reasons) or "no function that adapters route can be of that name"
+            raise _not_known(candidate, reason)
+
+    def __enter__(self) -> MappingRuntime:
+        if self._candidates:
+            super().__enter__()
+        return self
 
     def stop(self) -> None:
         """Be active no more; what no call has asked for is logged, as it may be a mistake."""
         if not router.remove(self):
             return
-        if never := [name for name in self._candidates if name not in self._called]:
+        refused = [point for point in router.points() if self._refused.get(point.label)]
+        never = [
+            name
+            for name in self._candidates
+            if name not in self._called and not any(point.takes(name) for point in refused)
+        ]
+        if never:
             logger.warning("apply: there was no call of %s while it was mapped", ", ".join(never))
+
+    def refused(self, label: str, reason: str) -> None:
+        """Count a call of a library's function that its adapter says is none of a definition."""
+        if label not in self._refused:
+            points = [point for point in router.points() if point.label == label]
+            matters = any(point.takes(name) for point in points for name in self._candidates)
+            self._refused[label] = matters
+        if self._refused[label]:
+            counters = self._counters.setdefault(label, Counters())
+            counters.miss(reason)
+            counters.fallback()
 
     @property
     def wrapped(self) -> int:
         """How many decorated functions and adapters' functions there are that it may take."""
-        return sum(
-            point.name in self._candidates
-            if point.name is not None
-            else any(point.could_be is None or point.could_be(name) for name in self._candidates)
-            for point in router.points()
-            if self._candidates  # else not even those of which any call may be of any definition
-        )
+        return sum(any(map(point.takes, self._candidates)) for point in router.points())
 
     def names(self) -> Collection[str]:
         """Return every name: calls of other definitions are counted, too."""
@@ -331,9 +381,7 @@ class MappingRuntime(BaseRuntime):
             return None
         label = f"apply({name!r})" if point is None else point.label
         counters = self._counters.setdefault(label, Counters())
-        definition, running = self._definitions.get(name), self._running.get(name)
-        given = self._configs.get(name) or ApplyConfig()  # it is wanted: the mapping says so
-        config = replace(given, strict=True, shadow_calls=0, shadow_share=0.0)
+        running = self._running.get(name)
         is_routed = point is not None and isinstance(point.signature, Canonical)
         take: Optional[Take] = None
 
@@ -349,10 +397,9 @@ class MappingRuntime(BaseRuntime):
                 try:
                     if take is None:  # of two threads that work it out, the last one counts
                         self._called.add(name)
-                        dispatched = None
-                        if definition is not None:
-                            dispatched = _Dispatched(candidate, label, definition, config)
-                        take = _plan(candidate, label, point, dispatched, fallback)
+                        args = self._define(candidate, args, fallback)
+                        dispatcher = self._dispatcher(candidate, label)
+                        take = _plan(candidate, label, point, dispatcher, fallback)
                     result = take(args, kwargs, fallback)
                 except UnroutableError as error:
                     reason = error.reason
@@ -363,9 +410,9 @@ class MappingRuntime(BaseRuntime):
                     counters.hits += 1
                     if is_routed and fallback is not None:
                         again: Any = fallback
-                        again.strict = True
-                        if definition is None:  # nobody has looked at what it returned
-                            again.blame = counters.error_after_all
+                        again.strict = counters
+                        if name not in self._definitions:  # nobody has looked at what it returned
+                            again.unseen = True
                     return result
                 finally:
                     running.now = False
@@ -378,36 +425,79 @@ class MappingRuntime(BaseRuntime):
 
         return call
 
+    def _define(self, candidate: Candidate, args: Args, fallback: Any) -> Args:
+        """Have the definition of a solution made of its first call; return the call's inputs."""
+        name = candidate.definition
+        if candidate.function is not None or name in self._definitions:
+            return args
+        if not hasattr(fallback, "define"):
+            raise _not_known(candidate, "of a decorated function, or a single call, none is made")
+        try:
+            made = fallback.define()
+        except ConfigError as error:
+            raise _not_known(candidate, error.message) from error
+        with runtime.changing:
+            self._made.setdefault(name, made)
+            self._definitions.setdefault(name, made.definition)
+        router.publish(self)  # adapters tell calls apart by it from now on
+        return tuple(fallback.understand_anew())
+
+    def _dispatcher(self, candidate: Candidate, label: str) -> Optional[Dispatcher]:
+        definition = self._definitions.get(candidate.definition)
+        if definition is None:
+            return None
+        from flashinfer_bench.apply.dispatch import Dispatcher
+
+        given = self._configs.get(definition.name) or ApplyConfig()  # wanted: the mapping says so
+        config = replace(given, strict=True, shadow_calls=0, shadow_share=0.0)
+        resolver = _Resolver(candidate, label, definition, self._made.get(definition.name))
+        # There is one solution for all sizes, wherever the tensors are.
+        stats = _Refusing()
+        return Dispatcher(definition, resolver, config, key_builder=None, device=None, stats=stats)
+
+
+def _not_known(candidate: Candidate, reason: str) -> ConfigError:
+    return ConfigError(
+        f"solution '{candidate.name}' cannot be built: its definition '{candidate.definition}' is "
+        f"not known, and cannot be made ({reason})",
+        hint="name a dataset with it by dataset= or FIB_DATASET_PATH, or give a callable",
+    )
+
 
 def _plan(
     candidate: Candidate,
     label: str,
     point: Optional[PatchPoint],
-    dispatched: Optional[_Dispatched],
+    dispatcher: Optional[Dispatcher],
     original: Fallback,
 ) -> Take:
     """Work out what the calls of an API mean."""
     signature = None if point is None else point.signature
     function: Any = candidate.function
-    layout = None if dispatched is None else dispatched.layout
-    if dispatched is None:
-        if signature is None:
-            return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
-        compute: Callable[[Bound], Any] = lambda bound: function(**bound.inputs)  # noqa: E731
-    else:
-        compute, inputs = dispatched.run, list(dispatched.layout.definition.inputs)
-        if signature is None:
-            if all(spec.param is None for spec in dispatched.layout.definition.outputs.values()):
-                # A library's own arguments may be others; apply has been given the definition's.
-                return dispatched.take if point is None else dispatched.take_all
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            signature = inspect.Signature([inspect.Parameter(name, kind) for name in inputs])
+    if dispatcher is None and signature is None:
+        return lambda args, kwargs, _original: function(*args, **(kwargs or {}))
     try:
-        if dispatched is not None and isinstance(signature, Canonical):
-            call: Callable[..., Any] = reordered(dispatched.call, signature, inputs)
-            return lambda args, _kwargs, original: call(args, None, _Later(original))
-        takes = None if dispatched is not None else candidate.takes
-        meaning = Convention(label, signature, candidate.definition, layout, takes, original)
+        if dispatcher is None:
+            assert signature is not None
+            takes = candidate.takes
+            meaning = Convention(label, signature, candidate.definition, None, takes, original)
+
+            def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
+                bound = meaning.bind(args, kwargs)
+                if bound.buffers:
+                    meaning.require_places(bound)
+                return meaning.deliver(bound, function(**bound.inputs))
+
+            return take
+        definition = dispatcher.definition
+        if signature is None and any(spec.param for spec in definition.outputs.values()):
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            names = [inspect.Parameter(name, kind) for name in definition.inputs]
+            signature = inspect.Signature(names)
+        if signature is None and point is None:
+            # A library's own arguments may be others; apply has been given the definition's.
+            return dispatcher.call
+        call: Callable[..., Any] = bind(dispatcher, label, signature, original)
     except ConfigError as error:
         logger.warning("apply: its calls go to the original: %s", error)
 
@@ -415,25 +505,29 @@ def _plan(
             raise UnroutableError(_SIGNATURE)
 
         return refuse
-    usual = None if point is None or dispatched is None else meaning.usual_call()
-    count, idle = usual or (0, ())
-    direct = dispatched.call if dispatched is not None and usual is not None else None
+    if isinstance(signature, Canonical):
+        return lambda args, _kwargs, original: call(args, None, _Later(original))
+    return call
 
-    def take(args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
-        # A default that is an equal, but another object, is found out the long way.
-        if direct is not None and not kwargs and all(map(is_, args[count:], idle)):
-            return direct(args[:count])
-        bound = meaning.bind(args, kwargs)
-        return meaning.deliver(bound, compute(bound))
 
-    return take
+def _parameters_of(solution: Solution) -> set[str]:
+    """Return the parameters of the function of a solution in Python, without importing it."""
+    entry, symbol = solution.get_entry_source(), solution.get_entry_symbol()
+    with suppress(SyntaxError, ValueError):  # that is told when it is built
+        for node in reversed(ast.parse("" if entry is None else entry.content).body):
+            if isinstance(node, ast.FunctionDef) and node.name == symbol:
+                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                return {each.arg for each in every}
+    return set()
 
 
 class _Refusing(Counters):
     """What a dispatcher counts misses with here: such calls go to the original later."""
 
     def miss(self, reason: str) -> None:
-        """Refuse the call."""
+        """Refuse the call; what no call can be for want of outputs is an error."""
+        if reason == OUTPUTS:
+            raise RuntimeError("its outputs cannot be allocated: have the solution return them")
         raise UnroutableError(reason)
 
 
@@ -461,73 +555,96 @@ class _Later:
         return self._original.outputs(*inputs)
 
 
-class _Dispatched:
-    """Runs a candidate behind the dispatcher of its definition, wherever the tensors are."""
+class _Resolver:
+    """Has the one candidate of a definition for all keys."""
 
     def __init__(
-        self,
-        candidate: Candidate,
-        label: str,
-        definition: Definition,
-        config: ApplyConfig,
+        self, candidate: Candidate, label: str, definition: Definition, made: Optional[Made]
     ) -> None:
-        from flashinfer_bench.apply.dispatch import Dispatcher
-
         self._label = f"{candidate.name} (for {label})"
         self._candidate = candidate
         self._definition = definition
+        self._made = made
         self._target: Optional[Target] = None
-        # There is one solution for all sizes.
-        made = Dispatcher(
-            definition, self, config, key_builder=None, device=None, stats=_Refusing()
-        )
-        self.layout, self.call, self._accepts = made.layout, made.call, made.accepts
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
-        """Return the candidate, built at the first time: it is the one for all keys.
+        """Return the candidate, built at the first time.
 
         Raises
         ------
         BuildError
-            If it cannot be built.
+            If it cannot be built, or does not take the inputs.
         """
         from flashinfer_bench.apply.dispatch.target import Target, by_names
+        from flashinfer_bench.compile import default_registry
 
         if self._target is None:
             function, solution = self._candidate.function, self._candidate.solution
+            definition = self._definition
             if function is not None:
-                function = by_names(function, [*self._definition.inputs])
-                self._target = Target(function, self._definition, self._label)
-            else:
-                from flashinfer_bench.compile import default_registry
-
-                assert solution is not None
-                runnable = default_registry().build(self._definition, solution)
-                self._target = Target.from_runnable(runnable, self._definition, self._label)
+                function = by_names(function, [*definition.inputs])
+                self._target = Target(function, definition, self._label)
+            elif solution is not None and self._made is not None:
+                self._target = self._build_made(solution, self._made)
+            elif solution is not None:
+                runnable = default_registry().build(definition, solution)
+                self._target = Target.from_runnable(runnable, definition, self._label)
+        assert self._target is not None
         return self._target
 
-    def take(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
-        """Answer a call with the arguments of the definition."""
-        return self.call(args, kwargs)
+    def _build_made(self, solution: Solution, made: Made) -> Target:
+        """Build a solution that is written for the function of a library, not for a dataset.
 
-    def take_all(self, args: Args, kwargs: Kwargs, _original: Fallback) -> Any:
-        """Answer a call with all arguments of the definition, and refuse any other."""
-        inputs, named = list(self._definition.inputs), kwargs or {}
-        for names in ([*inputs, *self._definition.outputs], inputs):
-            if len(args) + len(named) == len(names) and named.keys() == {*names[len(args) :]}:
-                return self.call(args, kwargs)
-        raise UnroutableError(ARGUMENTS)
+        Python is called with what it has parameters for, by name; compiled code with all that the
+        library gives, by position.
+        """
+        from flashinfer_bench.apply.dispatch.target import Target, by_names
+        from flashinfer_bench.compile import default_registry
 
-    def run(self, bound: Bound) -> Any:
-        """Return the outputs of a call."""
-        args, places = tuple(bound.inputs.values()), tuple(bound.buffers.values())
-        direct = self._target is not None and self._target.destination_passing
-        # What is refused with these buffers may do without, which is asked, and counted, once.
-        direct = direct and [*bound.buffers] == [*range(len(self.layout.outputs))]
-        if direct and self._accepts(*args, *places):
-            self.call((*args, *places))
-            return places
-        return self.call(args)
+        registry, forms = default_registry(), [made.definition]
+        if made.fixed and solution.requires_build():
+            forms.insert(0, made.full)
+        elif asked := _parameters_of(solution) & made.fixed.keys():
+            inputs = {
+                n: spec for n, spec in made.full.inputs.items() if n not in made.fixed or n in asked
+            }
+            forms = [made.full.model_copy(update={"inputs": inputs})]
+        failure: Optional[BuildError] = None
+        for form in forms:
+            try:
+                runnable = registry.build(form, solution)
+                break
+            except BuildCapabilityError:
+                raise
+            except BuildError as error:  # of two, the first one is for the form that is wanted
+                failure = failure or error
+        else:
+            assert failure is not None
+            raise failure
+        target = Target.from_runnable(runnable, made.definition, self._label)
+        outputs = [*form.outputs] if target.destination_passing else []
+        names, order, fixed = (
+            [*made.definition.inputs, *outputs],
+            [*form.inputs, *outputs],
+            made.fixed,
+        )
+        signature = _signature_of(target.function) if inspect.isfunction(target.function) else None
+        taken = {} if signature is None else signature.parameters
+        anything = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+        known = [each.name for each in taken.values() if each.kind in _BY_KEYWORD]
+        if known and (anything or {*names} <= {*known}):
+            given = {n: v for n, v in fixed.items() if n in known or (anything and v is not None)}
+            if given or [*taken][: len(names)] != names:
+                target.function = by_names(target.function, names, given)
+        elif any(each in order and order.index(each) != i for i, each in enumerate(known)):
+            raise BuildError(
+                f"solution {solution.name!r} takes {', '.join(known)}, but the inputs of "
+                f"{made.definition.name!r} are {', '.join(made.definition.inputs)}",
+                hint="name its parameters as the inputs are named",
+            )
+        elif order != names:
+            target.function = by_names(target.function, names, fixed, order)
+        return target
 
 
 # ---------------------------------------------------------------------------------- enabling
@@ -587,7 +704,7 @@ def enable_mapping(
         Settings; a mapping is always strict, has no misses by size, and compares nothing.
     dataset : TraceSet, str or Path, optional
         Has definitions; what it lacks is looked for in the dataset of ``FIB_DATASET_PATH``. A
-        callable may do without.
+        callable may do without, and that of a solution is made of the first call if it can be.
 
     Returns
     -------
@@ -598,7 +715,7 @@ def enable_mapping(
     ------
     ConfigError
         If a key or value is not allowed, a callable does not take the inputs of its definition, or
-        the definition of a solution is not known.
+        the definition of a solution is neither known, nor can ever be made.
     DataError, DatasetNotFoundError
         If a file, or the dataset, cannot be read.
     """
@@ -608,12 +725,7 @@ def enable_mapping(
     else:
         candidates = {name: _candidate(name, value) for name, value in mapping.items()}
         definitions = _find_definitions(candidates, dataset)
-    made = MappingRuntime(candidates, definitions, config)
-    if candidates:
-        made.start()
-    else:
-        made.stop_others()
-    return WrappedCount(made)
+    return WrappedCount(MappingRuntime(candidates, definitions, config).start())
 
 
 def stats() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from flashinfer_bench import env
 from flashinfer_bench._lazy import import_provided, old_parameters
 from flashinfer_bench.apply.config import as_registry
+from flashinfer_bench.apply.conventions import bind
 from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
@@ -23,8 +25,13 @@ from flashinfer_bench.errors import (
     FibError,
     StorageError,
 )
-from flashinfer_bench.routing.binding import bind
-from flashinfer_bench.routing.patch_points import Runtime, no_fallback, opaque, router
+from flashinfer_bench.routing.patch_points import (
+    Everything,
+    Runtime,
+    no_fallback,
+    opaque,
+    router,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.wrappers import Resolver
     from flashinfer_bench.compile import Runnable
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.routing.patch_points import Call, Fallback, PatchPoint
+    from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs, PatchPoint
 
     Positional = Union[Sequence[Any], Mapping[str, Any], None]
     Named = Union[Mapping[str, Any], Fallback]
@@ -61,11 +68,19 @@ if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and i
 def get_runtime() -> Optional[Runtime]:
     """Return the runtime that takes calls now, or None."""
     router.settle()
-    return router.top()
+    top = router.top()
+    return top.dispatcher if isinstance(top, _Dispatching) else top
 
 
-def set_runtime(rt: Optional[Runtime]) -> None:
+def set_runtime(rt: Any) -> None:
     """Make `rt` the only active runtime; None for none.
+
+    Parameters
+    ----------
+    rt : Runtime, object or None
+        Any object that has ``dispatch(name, args, kwargs, fallback)`` gets all calls of decorated
+        functions and of `apply`; in the old form ``dispatch(name, runtime_kwargs, fallback)``, with
+        arguments by name.
 
     Raises
     ------
@@ -73,14 +88,45 @@ def set_runtime(rt: Optional[Runtime]) -> None:
         If it is something else.
     """
     wanted = ("names", "route", "stop")
+    made: Any = rt
     if rt is not None and not all(callable(getattr(rt, name, None)) for name in wanted):
-        raise ConfigError(
-            f"{type(rt).__name__} is no runtime of apply: it lacks {', '.join(wanted)}",
-            hint="make an ApplyRuntime, or call enable_apply",
-        )
+        if not callable(getattr(rt, "dispatch", None)):
+            raise ConfigError(
+                f"{type(rt).__name__} is no runtime of apply: it has no dispatch",
+                hint="make an ApplyRuntime, or call enable_apply",
+            )
+        made = _Dispatching(rt)
     router.clear()
-    if rt is not None:
-        router.push(rt)
+    if made is not None:
+        router.push(made)
+
+
+class _Dispatching(Runtime):
+    """Has all calls answered by an object that has `dispatch`, and knows nothing of routes."""
+
+    def __init__(self, dispatcher: Any) -> None:
+        self.dispatcher = dispatcher
+        self._by_name = "args" not in inspect.signature(dispatcher.dispatch).parameters
+
+    def names(self) -> Collection[str]:
+        return Everything()
+
+    def stop(self) -> None:
+        router.remove(self)
+
+    def route(self, name: str, point: Optional[PatchPoint]) -> Call:
+        @opaque
+        def call(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+            if not self._by_name:
+                return self.dispatcher.dispatch(name, args, kwargs or {}, fallback)
+            signature = None if point is None else point.signature
+            if args and signature is None:
+                raise TypeError(f"{self.dispatcher!r} takes arguments of '{name}' by name alone")
+            named = dict(zip(signature.parameters if signature else (), args, strict=False))
+            named |= kwargs or {}
+            return self.dispatcher.dispatch(name, named, fallback)
+
+        return call
 
 
 # ----------------------------------------------------------------------- the forms of a call
@@ -181,10 +227,19 @@ class BaseRuntime(Runtime):
         return self
 
     def stop(self) -> None:
-        """Be active no more, wherever it is among the active ones; nothing happens if it is not.
+        """Be active no more; nothing happens if it is not. Calls that are running go on.
 
-        Calls that are running go on.
+        Raises
+        ------
+        RuntimeError
+            If another one was started later, and is still active.
         """
+        top = router.top()
+        if self.is_active and top is not self:
+            raise RuntimeError(
+                f"{self!r} cannot be stopped before {top!r}: the one that started last stops first "
+                "(LIFO)"
+            )
         router.remove(self)
 
     def __enter__(self) -> Any:
@@ -195,7 +250,11 @@ class BaseRuntime(Runtime):
 
     def __exit__(self, *error: object) -> None:
         self.entered -= 1
-        if self.entered <= 0:
+        if self.entered > 0:
+            return
+        if error and error[0] is not None:  # what the body raised says more
+            router.remove(self)
+        else:
             self.stop()
 
     @old_parameters
@@ -461,12 +520,10 @@ class Generation:
         dispatcher = self.dispatcher(name)
         if dispatcher is None:
             return None
-        call = opaque(dispatcher.call)
         if point is None:
-            return call
-        definition, signature = dispatcher.definition, point.signature
+            return opaque(dispatcher.call)
         try:
-            return bind(call, definition, signature)
+            return bind(dispatcher, point.label, point.signature)
         except ConfigError as error:
             self._tell(f"{name} ({point.label})", error.message)
             return None

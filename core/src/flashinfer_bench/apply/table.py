@@ -550,12 +550,15 @@ class ApplyTable:
         The definitions and solutions.
     problems : list of str
         What was left out of the dataset because it cannot be read.
+    configs : ApplyConfigRegistry
+        By which they were chosen.
     """
 
     definitions: dict[str, Candidates]
     hardware: str
     source: Source
     problems: list[str]
+    configs: ApplyConfigRegistry
 
     def __repr__(self) -> str:
         keys = sum(len(one.choices) for one in self.definitions.values())
@@ -563,11 +566,22 @@ class ApplyTable:
 
     @cached_property
     def digest(self) -> str:
-        """Of the hardware, the choices and the solutions that are chosen, in hexadecimal."""
+        """Of the hardware, settings, choices and the solutions chosen, in hexadecimal."""
         choices = [(name, one.choices, one.best) for name, one in self.definitions.items()]
         taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
         hashes = [(name, self.source.solution(name).hash()) for name in sorted(taken)]
-        return hashlib.sha256(repr((self.hardware, choices, hashes)).encode()).hexdigest()
+        settings = (self.configs.default, sorted(self.configs.per_definition.items()))
+        return hashlib.sha256(repr((self.hardware, settings, choices, hashes)).encode()).hexdigest()
+
+    @cached_property
+    def index(self) -> dict[str, dict[ApplyKey, str]]:
+        """The solution that wins each key, by definition."""
+        return {name: dict(one.choices) for name, one in self.definitions.items() if one.choices}
+
+    @cached_property
+    def def_best(self) -> dict[str, str]:
+        """The solution for keys that nobody has recorded, by definition."""
+        return {name: one.best for name, one in self.definitions.items() if one.best is not None}
 
     def match_solution(self, def_name: str, key: ApplyKey) -> Optional[str]:
         """Return the name of the solution to take, None if there is none.
@@ -624,7 +638,7 @@ class ApplyTable:
             problems = [str(each) for each in (*source.load_errors, *source.torn_lines)]
         names = [*parts.definitions, *sorted(found.keys() - parts.definitions.keys())]
         definitions = {name: found.get(name) or Candidates() for name in names}
-        return cls(definitions, here, parts, problems)
+        return cls(definitions, here, parts, problems, configs)
 
 
 class Source(NamedTuple):

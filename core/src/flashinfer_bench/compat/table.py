@@ -168,6 +168,7 @@ METHODS: Mapping[str, str] = {"compile.builder:Builder": "build=_build"}
 PARAMETERS: Mapping[str, str] = {
     "apply.api:apply": "def_name_or_resolver=name_or_resolver runtime_kwargs=kwargs",
     "apply.config:ApplyConfigRegistry.get": "def_name=name",
+    "apply.keys:ApplyKeyBuilder.__init__": "defn=definition",
     "apply.keys:ApplyKeyFactory.specialize": "definition=defn",
     "apply.runtime:ApplyRuntime.__init__": "traceset=trace_set apply_config=config",
     "apply.runtime:ApplyRuntime.rebuild": "traceset=trace_set apply_config=config",

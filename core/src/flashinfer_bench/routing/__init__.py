@@ -9,6 +9,7 @@ stable.
 `Adapter`, `PatchSpec`  which functions of a library are wrapped, and how
 `RouteAdapter`, `Route` a table of functions whose calls are calls of definitions
 `Understood`            what a call means: a definition and its inputs
+`Made`                  a definition that a route has made of a call
 `UnroutableError`       raised for a call that no definition describes: the original answers it
 `signature_of`          the inputs of a route under the names of the definition
 `route_calls`           the wrapper of one function
@@ -39,7 +40,7 @@ _NAMES = {
     "patch_manager": "Adapter Kind PatchManager PatchSpec PatchStatus State Target "
     "get_manager resolve",
     "patch_points": "is_capturing router",
-    "routes": "Again Route RouteAdapter RouteFactory Understood UnroutableError "
+    "routes": "Again Made Route RouteAdapter RouteFactory Understood UnroutableError "
     "route_calls route_stats",
 }
 

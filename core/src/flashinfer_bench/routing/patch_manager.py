@@ -800,6 +800,8 @@ def _check(spec: PatchSpec, target: Target, original: Any) -> None:
         raise NotPatchedError("failed", f"{spec.path} is a {kind}, which cannot be called")
     try:
         reason = None if spec.expects is None else spec.expects(original)
+    except NotPatchedError:
+        raise
     except UnroutableError as error:  # whatever the version: nothing is wrong here
         raise NotPatchedError("unroutable", error.reason) from None
     except _ANYTHING as error:

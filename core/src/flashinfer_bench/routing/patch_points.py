@@ -159,6 +159,9 @@ class PatchPoint:
     could_be : callable, optional
         Of a point without a name: ``could_be(name)`` returns whether any call can be one of that
         definition. Default: any.
+    lacks : callable, optional
+        Of a library's function: ``lacks(name)`` returns why no definition of that name can be made
+        of its calls; None if one can.
 
     Attributes
     ----------
@@ -169,7 +172,7 @@ class PatchPoint:
         The attribute is None if there is nothing at all.
     """
 
-    __slots__ = ("__weakref__", "call", "could_be", "label", "name", "routes", "signature")
+    __slots__ = ("__weakref__", "call", "could_be", "label", "lacks", "name", "routes", "signature")
 
     def __init__(
         self,
@@ -177,13 +180,19 @@ class PatchPoint:
         label: str,
         signature: Optional[inspect.Signature] = None,
         could_be: Optional[Callable[[str], bool]] = None,
+        lacks: Optional[Callable[[str], Optional[str]]] = None,
     ) -> None:
         self.name = name
         self.label = label
         self.signature = signature
         self.could_be = could_be
+        self.lacks = lacks
         self.call: Optional[Call] = None
         self.routes: Optional[dict[str, Optional[Call]]] = None
+
+    def takes(self, name: str) -> bool:
+        """Return whether calls can be of the definition `name`."""
+        return name == self.name if self.name else self.could_be is None or self.could_be(name)
 
     def __repr__(self) -> str:
         return f"<PatchPoint {self.label!r}: {self.name or 'several definitions'}>"
@@ -208,12 +217,13 @@ class Everything(Collection[str]):
 
     Parameters
     ----------
-    names : collection of str
-        Those that it lists.
+    names : collection of str, optional
+        Those that it lists; without it, single calls of any other are taken as well.
     """
 
-    def __init__(self, names: Collection[str] = ()) -> None:
-        self._names = names
+    def __init__(self, names: Optional[Collection[str]] = None) -> None:
+        self.unlisted = names is None
+        self._names = names or ()
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)
@@ -269,6 +279,23 @@ class _Calls(dict[str, "Call"]):
     """What `Router.calls` is: who remembers which one there was can do so by a weak reference."""
 
     __slots__ = ("__weakref__",)
+
+
+class _AllCalls(_Calls):
+    """Of a runtime that takes whatever there is, without a list of it."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[str], Call]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return what takes the calls of a definition."""
+        return self._find(name) if type(name) is str else default
 
 
 class Router:
@@ -459,7 +486,10 @@ class Router:
     def _fill(self) -> None:
         top, names = self.top(), self._names()
         watched = [name for each in self.watchers for name in each.names()]
-        self.calls = _Calls((name, self._first(top, name, None)) for name in (*names, *watched))
+        if isinstance(names, Everything) and names.unlisted:
+            self.calls = _AllCalls(lambda name: self.compose(top, name, None) or self.untaken(name))
+        else:
+            self.calls = _Calls((name, self._first(top, name, None)) for name in (*names, *watched))
         self.quiet = self._asked and not self.watchers
         for point in self.points():
             self._fill_slot(point, top, names)

@@ -11,13 +11,17 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 
+from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import binding
 from flashinfer_bench.routing.binding import signature_of as signature_of
 from flashinfer_bench.routing.patch_manager import Adapter, Kind, Original, PatchSpec
 from flashinfer_bench.routing.patch_manager import UnroutableError as UnroutableError
 from flashinfer_bench.routing.patch_points import PatchPoint, router
+
+if TYPE_CHECKING:
+    from flashinfer_bench.data import Definition
 
 Canonical = binding.Canonical
 RouteFactory = Callable[[], "Route"]
@@ -40,6 +44,24 @@ class Understood:
     name: str
     inputs: tuple[Any, ...]
     rest: Any = None
+
+
+class Made(NamedTuple):
+    """A definition that was made of a call.
+
+    Attributes
+    ----------
+    definition : Definition
+        Has the inputs that the route gives.
+    full : Definition
+        The same with all arguments that a solution of the library's own may take, in order.
+    fixed : mapping of str to Any
+        The others of these, the same in all calls.
+    """
+
+    definition: Definition
+    full: Definition
+    fixed: Mapping[str, Any]
 
 
 _logger = logging.getLogger(__name__)
@@ -94,13 +116,17 @@ class _Counters:
         """Count a call that the adapter did not understand, or could not tell more about."""
         if self.ending():
             return
-        trace = error.__traceback__
+        trace, reason = error.__traceback__, FAILED
         if isinstance(error, UnroutableError):
-            self.refuse(error.reason)
+            reason = error.reason
         elif isinstance(error, TypeError) and not began and trace and trace.tb_next is None:
-            self.refuse(ARGUMENTS)  # nothing in `understand` raised, but the call of it
-        else:
+            reason = ARGUMENTS  # nothing in `understand` raised, but the call of it
+        if reason is FAILED:
             self.failed(FAILED, error)
+        else:
+            self.refuse(reason)
+        if (tell := getattr(router.top(), "refused", None)) is not None:
+            tell(self.label, reason)
 
     def snapshot(self) -> dict[str, Any]:
         refused = dict(self.refused)
@@ -165,17 +191,16 @@ class Again:
         What the original returned, if it has been called.
     order : tuple of int
         Which canonical parameter each input of the definition is. Not there if they are the same.
-    strict : bool
-        Whether it is an error that outputs cannot be delivered. Not there if not.
-    blame : callable
-        What counts that as the solution's error, whatever the reason, where nobody has looked at
-        its outputs. Not there if somebody has.
+    strict : Counters
+        Of a runtime for which it is an error that outputs cannot be delivered. Not there if not.
+    unseen : bool
+        Whether that is the solution's error, whatever the reason: nobody has looked at its outputs.
+        Not there if somebody has.
     """
 
-    # What no call needs is not set: making these is a good part of what a routed call costs.
     # Made by the wrapper: a constructor would be a good part of what a routed call costs. What few
     # calls need is not set at all.
-    __slots__ = ("answer", "args", "blame", "kwargs", "order", "strict", "understood")
+    __slots__ = ("answer", "args", "kwargs", "order", "strict", "understood", "unseen")
 
     route: ClassVar[Route]
     original: ClassVar[Original]
@@ -186,8 +211,8 @@ class Again:
     understood: Understood
     answer: Any
     order: tuple[int, ...]
-    strict: bool
-    blame: Callable[[], None]
+    strict: Any
+    unseen: bool
 
     @classmethod
     def of(cls, route: Route, original: Original) -> type[Again]:
@@ -211,18 +236,37 @@ class Again:
         """Count that outputs could not be delivered; with `strict`, raise why."""
         if self.counters.ending():
             return
-        if hasattr(self, "blame"):
-            self.blame()
+        strict: Any = getattr(self, "strict", None)
+        if hasattr(self, "unseen"):
+            strict.error_after_all()
             raise RuntimeError(
                 f"the outputs of the solution of {self.understood.name!r} cannot be returned as "
                 f"{self.counters.label} would return them: {error}"
             ) from error
         if isinstance(error, UnroutableError):
             self.counters.refuse(error.reason)
-        elif getattr(self, "strict", False):
+            if strict is not None:
+                strict.miss_after_all(error.reason)
+        elif strict is not None:
+            strict.error_after_all()
             raise error
         else:
             self.counters.failed(DELIVERY, error)
+
+    def define(self) -> Made:
+        """Return the definition that the call is of; see `Route.define`."""
+        return self.route.define(self.understood)
+
+    def understand_anew(self) -> tuple[Any, ...]:
+        """Return the inputs of the call as they are understood now.
+
+        Raises
+        ------
+        UnroutableError
+            If it is of no definition any more.
+        """
+        self.understood = self.route.understand(*self.args, **self.kwargs)
+        return self.understood.inputs
 
     def outputs(self, *inputs: Any) -> Any:
         """Return the outputs of the definition, computed by the original from other inputs.
@@ -254,7 +298,7 @@ def route_calls(route: Route, original: Original) -> Original:
         It raises what the original raises, and what a solution raises where errors are not to be
         hidden: in mapping mode, and with ``strict``.
     """
-    point = PatchPoint(None, route.label, route.parameters, route.could_be)
+    point = PatchPoint(None, route.label, route.parameters, route.could_be, route.lacks)
     counters, once = counters_of(route.label), Again.of(route, original)
     understand, deliver = route.understand, route.deliver
     thread, nothing, compiling = _thread, _NOTHING, _compiling()
@@ -389,6 +433,22 @@ class Route(ABC):
     def could_be(self, name: str) -> bool:
         """Return whether any call can be one of the definition `name`."""
         return any(fnmatchcase(name, pattern) for pattern in self.definitions)
+
+    def lacks(self, name: str) -> Optional[str]:
+        """Return why no definition of that name can be made of calls; None if one can."""
+        return "its adapter makes no definitions"
+
+    def define(self, understood: Understood) -> Made:
+        """Return the definition that a call is of, made by what the library says of its function.
+
+        Asked where somebody has a solution of that name, and nobody the definition.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be made; the message says why.
+        """
+        raise ConfigError(str(self.lacks(understood.name)))
 
 
 class RouteAdapter(Adapter):

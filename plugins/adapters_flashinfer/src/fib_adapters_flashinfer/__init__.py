@@ -81,8 +81,8 @@ def fib_register_commands() -> tuple[CommandSpec, ...]:
     )
 
 
-_FLASHINFER = "pip install 'fib-adapters-flashinfer[flashinfer]'"
-_TORCH = "pip install 'flashinfer-bench-core[torch]'"
+_FLASHINFER = "pip install 'flashinfer-python>=0.5.3,<0.8'"
+_TORCH = "pip install torch numpy safetensors"
 
 
 def probe() -> Availability:

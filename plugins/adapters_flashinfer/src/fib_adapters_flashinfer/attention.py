@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, TypeVar
 
 from fib_adapters_flashinfer.common import expects, nobody, unit_scale, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
+from fib_adapters_flashinfer.live import TemplatedRoute
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError, is_capturing, router
 
@@ -240,7 +241,7 @@ def on_host(*values: Any) -> bool:
 # -------------------------------------------------------------------------------------- routes
 
 
-class AttentionRoute(routing.Route):
+class AttentionRoute(TemplatedRoute):
     """The ``run`` of one class of wrappers.
 
     Attributes
@@ -944,6 +945,7 @@ class RaggedRoute(AttentionRoute):
         "gqa_ragged_h*",
         "mla_ragged_prefill_causal_h*",
     )
+    untemplated = ("mla_*",)
     queries = (0, "qo_indptr")
     keys = (1, "kv_indptr")
     key_buffer = "_kv_indptr_buf"

@@ -14,6 +14,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
 from flashinfer_bench.routing import UnroutableError, router
+from flashinfer_bench.routing.patch_manager import NotPatchedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,6 +170,17 @@ def difference(known: Signature, found: Signature) -> Optional[str]:
     return None
 
 
+def require_free(original: Callable[..., Any]) -> None:
+    """Leave a function to FlashInfer's own Trace Apply, if that has wrapped it.
+
+    Each call has one that answers it. Of one wrapper over the other, FlashInfer's would take ours
+    off as well, when it is disabled.
+    """
+    if getattr(original, "_trace_apply", False):
+        reason = "FlashInfer's own Trace Apply answers its calls (flashinfer.trace_apply)"
+        raise NotPatchedError("mismatch", reason)
+
+
 def _said(parameter: Parameter) -> str:
     return "none" if parameter.default is Parameter.empty else repr(parameter.default)
 
@@ -190,6 +202,7 @@ def expects(*known: str) -> Callable[[Callable[..., Any]], Optional[str]]:
     wanted = tuple(parse(parameters) for parameters in known)
 
     def problem(original: Callable[..., Any]) -> Optional[str]:
+        require_free(original)
         try:
             found = inspect.signature(original)
         except (TypeError, ValueError) as error:

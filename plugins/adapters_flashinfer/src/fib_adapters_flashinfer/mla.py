@@ -28,6 +28,7 @@ from fib_adapters_flashinfer.attention import (
 )
 from fib_adapters_flashinfer.common import expects, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
+from fib_adapters_flashinfer.live import TemplatedRoute
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError, is_capturing
 
@@ -318,7 +319,7 @@ def _refuse(wrapper: Any) -> None:
 # --------------------------------------------------------------------------------------- runs
 
 
-class MLARun(routing.Route):
+class MLARun(TemplatedRoute):
     """Runs of ``BatchMLAPagedAttentionWrapper``."""
 
     label = f"{WRAPPER}.run"
@@ -326,6 +327,7 @@ class MLARun(routing.Route):
         *_RUN, "kv_indptr", "kv_indices", "sm_scale", qo_indptr=None, kv_last_page_len=None
     )
     definitions = DEFINITIONS
+    untemplated = ("mla_paged_prefill*",)
 
     def understand(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional
 from fib_adapters_flashinfer import common
 from fib_adapters_flashinfer.common import DEFAULT_EPS, OTHER_EPS, same_eps
 from fib_adapters_flashinfer.linear import as_matrix
+from fib_adapters_flashinfer.live import TemplatedRoute
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError
 
@@ -59,7 +60,7 @@ class Known(NamedTuple):
         return cls(name, False, common.epsilon_of(definition), len(names), total)
 
 
-class _NormRoute(routing.Route):
+class _NormRoute(TemplatedRoute):
     """What norms have in common.
 
     Parameters

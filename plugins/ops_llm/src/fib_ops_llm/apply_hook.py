@@ -21,21 +21,22 @@ _hook: Hook = _nothing
 _end: Optional[Callable[[], None]] = None
 
 
-def set_apply_hook(hook: Optional[Hook]) -> None:
-    """Have `hook` told of each call that apply sees, before it is made.
+def set_apply_hook(fn: Optional[Hook]) -> None:
+    """Have a function told of each call that apply sees, before it is made.
 
     Parameters
     ----------
-    hook : callable, optional
+    fn : callable, optional
         Gets the name of the definition and the arguments by name: those of a decorated function by
-        its own names, those of `apply(name, args=...)` by their number, ``"0"`` for the first.
+        its own names, those of `apply(name, args=...)` by the definition's, or by their number,
+        ``"0"`` for the first, where what is enabled does not know the definition.
         What it raises is logged and goes no further. None for no hook: that costs nothing.
     """
     global _hook, _end
-    end, _end, _hook = _end, None, _nothing if hook is None else hook
+    end, _end, _hook = _end, None, _nothing if fn is None else fn
     if end is not None:
         end()
-    if hook is not None:
+    if fn is not None:
         _end = router.observe(_tell)
 
 
@@ -47,14 +48,16 @@ def get_apply_hook() -> Hook:
 def _tell(
     name: str, point: Any, args: tuple[Any, ...], kwargs: Optional[Mapping[str, Any]]
 ) -> None:
-    named = dict(zip(_names(point, len(args)), args, strict=False))
+    named = dict(zip(_names(name, point, len(args)), args, strict=False))
     _hook(name, {**named, **(kwargs or {})})
 
 
-def _names(point: Any, count: int) -> list[str]:
+def _names(name: str, point: Any, count: int) -> list[str]:
     if point is None or point.signature is None:
-        return [str(index) for index in range(count)]
-    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = point.signature.parameters.values()
-    names = [each.name for each in parameters if each.kind in by_position]
+        definition = router.definition(name) if count else None
+        names = [] if definition is None else [*definition.inputs, *definition.outputs]
+    else:
+        by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = point.signature.parameters.values()
+        names = [each.name for each in parameters if each.kind in by_position]
     return names + [str(index) for index in range(len(names), count)]

@@ -105,7 +105,7 @@ class Dispatcher:
             "slow": self._answer,
             "failed": self._failed,
             "settle": self._settle,
-            "missed": self._missed,
+            "missed": self.missed,
             "counters": self._counters,
             "returning": self._routes[False],
             "writing": self._routes[True],
@@ -123,7 +123,10 @@ class Dispatcher:
 
     def accepts(self, *args: Any) -> bool:
         """Return whether a solution may get these inputs, and write to these outputs."""
-        return self._guards[True](*args) is None
+        try:
+            return self._guards[True](*args) is None
+        except Exception:  # noqa: BLE001  # whatever odd objects may raise when asked
+            return False
 
     # ------------------------------------------------------------------------ who answers
 
@@ -133,7 +136,7 @@ class Dispatcher:
         if found == reasons.LAYOUT and not into and hasattr(fallback, "outputs"):
             return self._answer_strided(a, args, kwargs, fallback)
         if isinstance(found, str):
-            return self._missed(found, args, kwargs, fallback)
+            return self.missed(found, args, kwargs, fallback)
         if fallback is None:
             found.due = False  # there is nothing to compare with
         elif (found.state == "shadow" or found.due or found.draw()) and not is_capturing():
@@ -209,7 +212,7 @@ class Dispatcher:
         """Have a solution answer a call."""
         function = self._function(entry, a, into)
         if function is None:
-            return self._missed(reasons.OUTPUTS, args, kwargs, fallback)
+            return self.missed(reasons.OUTPUTS, args, kwargs, fallback)
         outputs: Optional[list[Any]] = None
         try:
             result = self._call(function, *a)
@@ -278,7 +281,7 @@ class Dispatcher:
 
     # ----------------------------------------------------------------------- the original
 
-    def _missed(self, reason: str, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
+    def missed(self, reason: str, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         """Have the original answer a call that no solution was tried for."""
         self._counters.miss(reason)
         if fallback is None:
@@ -341,9 +344,11 @@ class Dispatcher:
     ) -> Any:
         """Have the original answer a call, and compare a solution with it."""
         entry.due = False
+        if not getattr(fallback, "comparable", True):
+            return self.missed(reasons.SHADOW, args, kwargs, fallback)
         function = self._function(entry, a, into)
         if function is None:
-            return self._missed(reasons.OUTPUTS, args, kwargs, fallback)
+            return self.missed(reasons.OUTPUTS, args, kwargs, fallback)
         # What a routed call returns is a library's: the definition's outputs have to be asked for.
         ask = getattr(fallback, "outputs", None)
         answer = expected = None
@@ -353,7 +358,7 @@ class Dispatcher:
                 expected = ask(*self._shadow.prepare(a, into=False))
         except Exception as error:  # noqa: BLE001  # memory, say; the program's own call may be fine
             self._tell(f"calls of {self._name} cannot be compared: {error!r}")
-            return self._missed(reasons.SHADOW, args, kwargs, fallback)
+            return self.missed(reasons.SHADOW, args, kwargs, fallback)
         self._counters.fallback()
         if ask is None:
             expected = answer = fallback(*args, **(kwargs or {}))
@@ -383,10 +388,10 @@ class Dispatcher:
         """Make a call that was refused because its inputs are not contiguous."""
         # Copies would be needed of inputs that are written to.
         if self.layout.mutated:
-            return self._missed(reasons.LAYOUT, args, kwargs, fallback)
+            return self.missed(reasons.LAYOUT, args, kwargs, fallback)
         found = self._choose(a, False, self._strided_guard)
         if isinstance(found, str):
-            return self._missed(found, args, kwargs, fallback)
+            return self.missed(found, args, kwargs, fallback)
         strides = tuple([each.stride() for each in self.layout.tensors_of(a)])
         agrees = found.layouts.get(strides)
         if agrees is None:
@@ -404,7 +409,7 @@ class Dispatcher:
                 self._take_out(found, "disagrees with the original")
         elif agrees and found.state == "plain":
             return self._serve(found, a, False, args, kwargs, fallback)
-        return self._missed(reasons.LAYOUT, args, kwargs, fallback)
+        return self.missed(reasons.LAYOUT, args, kwargs, fallback)
 
     def _agrees(self, entry: Entry, a: Args, fallback: Any) -> bool:
         """Return whether a solution computes what the original does, with the very same inputs."""

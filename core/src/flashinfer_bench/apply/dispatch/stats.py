@@ -91,6 +91,13 @@ class Counters:
             self.hits -= 1
             self._errors += 1
 
+    def miss_after_all(self, reason: str) -> None:
+        """Count what was counted as a hit as a call that the original answers."""
+        self.miss(reason)
+        with self._lock:
+            self.hits -= 1
+            self._fallbacks += 1
+
     def snapshot(self) -> Stats:
         """Return the counts as they are now."""
         with self._lock:

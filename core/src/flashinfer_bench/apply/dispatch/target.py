@@ -14,7 +14,7 @@ from flashinfer_bench.compile import list_outputs
 from flashinfer_bench.routing.binding import compile_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -108,14 +108,34 @@ class Target:
         return f"<Target {self.solution!r} of {self.definition.name!r}>"
 
 
-def by_names(function: Function, names: Sequence[str]) -> Function:
-    """Return a function of positional arguments that calls `function` with them by name."""
-    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
-        return lambda *args: function(**dict(zip(names, args, strict=True)))
-    mine = [f"a{index}" for index in range(len(names))]
-    given = ", ".join(f"{name}={each}" for name, each in zip(names, mine, strict=True))
-    source = f"def by_name({', '.join(mine)}):\n    return call({given})\n"
-    return compile_source(source, "by_name", {"call": function}, "by name")
+def by_names(
+    function: Function,
+    names: Sequence[str],
+    fixed: Optional[Mapping[str, Any]] = None,
+    order: Optional[Sequence[str]] = None,
+) -> Function:
+    """Return a function of positional arguments that calls `function` with them by name.
+
+    Parameters
+    ----------
+    function : callable
+        What is called.
+    names : sequence of str
+        What the arguments are called.
+    fixed : mapping, optional
+        Further arguments, the same in each call.
+    order : sequence of str, optional
+        Pass all by position instead, in this order of their names.
+    """
+    always = dict(fixed or {})
+    passed = [*names, *always] if order is None else [*order]
+    if order is None and not all(n.isidentifier() and not keyword.iskeyword(n) for n in passed):
+        return lambda *args: function(**dict(zip(names, args, strict=True)), **always)
+    mine = {name: f"a{index}" for index, name in enumerate(names)}
+    values = {**{name: f"fixed[{name!r}]" for name in always}, **mine}
+    given = ", ".join(values[n] if order is not None else f"{n}={values[n]}" for n in passed)
+    source = f"def by_name({', '.join(mine.values())}):\n    return call({given})\n"
+    return compile_source(source, "by_name", {"call": function, "fixed": always}, "by name")
 
 
 # A CUDA graph replays launches of kernels: the code of a kernel, and whatever its module holds,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import fib_adapters_flashinfer
-from fib_adapters_flashinfer import common
+from fib_adapters_flashinfer import common, live
 from fib_adapters_flashinfer.common import OTHER_EPS, epsilon_of, same_eps, takes_eps
 from fib_adapters_flashinfer.templates.plan import (
     Plan,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
 
 __all__ = ["TemplateAdapter"]
-
-NO_TEMPLATES = "it has no trace template; FlashInfer has them since 0.6.10"
-"""Why the first target is not patched in earlier releases."""
 
 FIRST = "flashinfer.activation.silu_and_mul"
 _FIRST_DEFINITION = "silu_and_mul_h*"
@@ -252,6 +249,9 @@ class TemplateRoute(routing.Route):
             number = len(known.definition.outputs)
             if not results.required <= number <= len(results.outputs):
                 raise UnroutableError(NUMBER)
+            for name in self._flags(plan) if plan.flags else ():
+                if name not in known.definition.inputs:  # solutions return all outputs
+                    inputs[name] = self._slots[name]
         places = results.places(values)
         extras = self._extras(plan, values, known.definition)
         points = self._slots
@@ -265,6 +265,29 @@ class TemplateRoute(routing.Route):
         """Return what the function would return; see `Route.deliver`."""
         call: Call = understood.rest
         return call.plan.results.deliver(call.values, call.places, result)
+
+    def lacks(self, name: str) -> Optional[str]:
+        """Return None: each call has its template."""
+        return None
+
+    def define(self, understood: Understood) -> routing.Made:
+        """Return the definition that a call is of; see `Route.define`."""
+        call: Call = understood.rest
+        plan, outputs = call.plan, call.plan.results.outputs
+        # Those that a call may ask for; of the others nothing says whether there are any.
+        some = [
+            i for i, o in enumerate(outputs) if o.optional and not o.flag and i not in call.places
+        ]
+        return live.make(
+            understood.name,
+            self.label,
+            plan.template,
+            plan.read(call.values),
+            arguments=call.values,
+            buffers=call.places,
+            flags=self._flags(plan),
+            outputs=min(some, default=len(outputs)),
+        )
 
     def outputs(
         self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
@@ -293,6 +316,10 @@ class TemplateRoute(routing.Route):
         every = self.plans.values()
         same = (p for p in every if (prefix_of(p.template), [*p.template.inputs]) == about)
         return next(same, None)
+
+    def _flags(self, plan: Plan) -> list[str]:
+        """Return the inputs of a template that ask for outputs, and may be left out."""
+        return [name for name in plan.flags if self._slots[name] is not _REQUIRED]
 
     def _extras(
         self, plan: Plan, values: Mapping[str, Any], definition: Optional[Definition]
@@ -448,10 +475,11 @@ class TemplateAdapter(routing.Adapter):
     def _apis(self) -> list[Api]:
         return [api for api in read_apis() if not api.is_by_hand]
 
-    def _expects(self, path: str, _original: Callable[..., Any]) -> Optional[str]:
+    def _expects(self, path: str, original: Callable[..., Any]) -> Optional[str]:
         if self.route(path) is not None:
+            common.require_free(original)
             return None
-        found = self._described.get(path, NO_TEMPLATES)
+        found = self._described.get(path, live.NO_TEMPLATES)
         if isinstance(found, UnroutableError):
             raise found
         return str(found)
@@ -463,7 +491,7 @@ class TemplateAdapter(routing.Adapter):
             api.path,
             "method" if api.is_method else "function",
             api.path.rpartition(".")[2],
-            expects=None if routed else functools.partial(self._expects, api.path),
+            expects=common.require_free if routed else functools.partial(self._expects, api.path),
             # Of one that is not routed, too, so that the reason is told with these.
             definitions=found.definitions if isinstance(found, TemplateRoute) else api.definitions,
         )

@@ -208,6 +208,8 @@ class Plan:
         What becomes of its outputs.
     extras : dict of str to Any
         Parameters that are none of the above, and what they must be.
+    flags : list of str
+        Inputs that ask for outputs.
 
     Raises
     ------
@@ -229,6 +231,8 @@ class Plan:
         self._witnesses = self._find_witnesses()
         self._sizes = self._size_parameters()
         self.extras = self._read_extras()
+        asked = {each.flag for each in self.results.outputs}
+        self.flags = [name for name, each in self.inputs.items() if each.param in asked]
 
     # ------------------------------------------------------------------------------- reading
 
