@@ -38,6 +38,9 @@ PLUGINS = {point.name for point in entry_points(group="flashinfer_bench.plugins"
 os.environ["FIB_LOCK_PATH"] = tempfile.mkdtemp(prefix="fib-test-locks-")
 atexit.register(shutil.rmtree, os.environ["FIB_LOCK_PATH"], ignore_errors=True)
 
+# Compilers in the background would disturb whatever a test measures.
+os.environ.setdefault("FIB_APPLY_HELPER", "0")
+
 # Triton decides when it is imported whether the functions of its language are interpreted. Where
 # there is no GPU its tests want them so, whichever test of this process imports it first.
 if importlib.util.find_spec("triton") and not Path("/dev/nvidiactl").exists():

@@ -41,6 +41,7 @@ VARIABLES = (
     Variable("FIB_DATASET_LOCK", "flock", "soft locks datasets by files, for NFS without locking"),
     Variable("FIB_ENABLE_APPLY", "0", "1 routes calls to the best recorded solutions"),
     Variable("FIB_APPLY_PATH", "", "folder of solutions, one per definition, to apply instead"),
+    Variable("FIB_APPLY_HELPER", "1", "0 compiles nothing in the background to make calls cheaper"),
     Variable("FIB_ENABLE_TRACING", "0", "1 records the workloads of the running program"),
     Variable("FIB_ADAPTERS", "", "comma-separated adapters to use; -name leaves one out"),
     Variable("FIB_TRACING_SIGNALS", "0", "1 writes what was recorded on SIGTERM and SIGINT, too"),
@@ -129,6 +130,23 @@ def apply_enabled() -> bool:
 def apply_mentioned() -> bool:
     """Return whether ``FIB_ENABLE_APPLY`` is set to anything but false."""
     return os.environ.get("FIB_ENABLE_APPLY", "").strip().lower() not in _FALSE
+
+
+def flashinfer_apply() -> Optional[str]:
+    """Return ``FLASHINFER_TRACE_APPLY``, as FlashInfer has it; None if it is unset or false."""
+    value = os.environ.get("FLASHINFER_TRACE_APPLY", "")
+    return None if value in ("", "0", "false", "False") else value
+
+
+def flashinfer_apply_path() -> Optional[Path]:
+    """Return ``FLASHINFER_TRACE_APPLY_PATH``, a folder of chosen solutions; None if not set."""
+    return _optional_path("FLASHINFER_TRACE_APPLY_PATH")
+
+
+def apply_helper_wanted() -> bool:
+    """Return whether ``FIB_APPLY_HELPER`` allows to compile in the background."""
+    allowed = os.environ.get("FIB_APPLY_HELPER", "1").strip().lower() not in _FALSE
+    return allowed and not in_command_line()
 
 
 def in_command_line() -> bool:

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
 from flashinfer_bench import env
 from flashinfer_bench._lazy import with_old_parameters
@@ -198,7 +197,7 @@ def enable_apply(
     """
     folder, dataset_named = None, bool(env.set_variables().get("FIB_DATASET_PATH"))
     if dataset_path is None:
-        folder = env.apply_path() or (None if dataset_named else _theirs_path())
+        folder = env.apply_path() or (None if dataset_named else env.flashinfer_apply_path())
     if isinstance(dataset_path, Mapping) or folder is not None:
         if device is not None:
             raise ConfigError(
@@ -262,7 +261,7 @@ def _activate() -> None:
             before = router.active
             if ours:
                 enable_apply()
-            elif (folder := _theirs_path()) is not None:
+            elif (folder := env.flashinfer_apply_path()) is not None:
                 from flashinfer_bench.apply.mapping import enable_mapping
 
                 enable_mapping(folder)
@@ -275,16 +274,13 @@ def asked_for() -> bool:
     """Return whether the environment has apply enabled: our variable says so, or FlashInfer's."""
     if env.set_variables().get("FIB_ENABLE_APPLY"):
         return env.apply_mentioned()
-    return os.environ.get("FLASHINFER_TRACE_APPLY", "") not in _THEIRS_OFF
-
-
-_THEIRS_OFF = ("", "0", "false", "False")
+    return env.flashinfer_apply() is not None
 
 
 def _theirs_wanted() -> bool:
     """Return whether FlashInfer's variable is for us: releases before 0.6.14 do not heed it."""
-    value = os.environ.get("FLASHINFER_TRACE_APPLY", "")
-    if value in _THEIRS_OFF:
+    value = env.flashinfer_apply()
+    if value is None:
         return False
     if value != "1":
         raise ConfigError(f"FLASHINFER_TRACE_APPLY={value!r} is neither 0 nor 1")
@@ -297,8 +293,3 @@ def _theirs_wanted() -> bool:
         )
         return False
     return True
-
-
-def _theirs_path() -> Optional[Path]:
-    path = os.environ.get("FLASHINFER_TRACE_APPLY_PATH")
-    return Path(path).expanduser().absolute() if path else None

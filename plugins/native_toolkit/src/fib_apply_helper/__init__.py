@@ -2,8 +2,8 @@
 
 `native.cpp` has it. It is made against the torch that is installed, so no wheel can hold it.
 `build_helper` compiles it once, in some fifteen seconds, into the cache: ``fib apply build`` does
-so, and nothing unasked. `flashinfer_bench.apply.dispatch.recognition` says what is compared, and
-what there is without it.
+so, and `when_compiled` in a process of its own. `flashinfer_bench.apply.dispatch.recognition` says
+what is compared, and what there is without it.
 
 A package beside `fib_native_toolkit`: a call that apply takes needs nothing of that.
 """
@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import platform
+import subprocess
 import sys
+import threading
+import weakref
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -70,6 +74,54 @@ def build_helper() -> Path:
     found = build_once(helper_folder(), _compile, sound=_is_sound)
     helper.cache_clear()
     return found
+
+
+_IN_BACKGROUND = "import os; os.nice(19); import fib_apply_helper as it; it.build_helper()"
+# Nothing is enabled in that process, and no device opened.
+_UNSET = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FLASHINFER_TRACE_APPLY")
+
+_waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
+_lock = threading.Lock()
+
+
+def when_compiled(renew: Callable[[], None]) -> None:
+    """Have the helper compiled in the background, once for each process that asks.
+
+    Parameters
+    ----------
+    renew : bound method
+        Called in another thread when it is there. Not called if it does not compile: the reason is
+        logged at level DEBUG, and ``fib apply build`` says it.
+    """
+    with _lock:
+        _waiting.append(weakref.WeakMethod(renew))
+        if len(_waiting) == 1 and sys.executable:
+            threading.Thread(target=_compile_aside, name="fib-apply-helper", daemon=True).start()
+
+
+def _compile_aside() -> None:
+    environment = {name: text for name, text in os.environ.items() if name not in _UNSET}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _IN_BACKGROUND],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            start_new_session=True,  # Ctrl-C ends the program; this goes on for the next one
+        )
+    except OSError as error:
+        logger.debug("the helper of apply cannot be compiled: %s", error)
+        return
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        logger.debug("the helper of apply does not compile: %s", said[-2000:])
+        return
+    with _lock:
+        helper.cache_clear()
+        found = [each() for each in _waiting]
+    for renew in filter(None, found):
+        renew()
 
 
 def _compile(into: Path) -> None:

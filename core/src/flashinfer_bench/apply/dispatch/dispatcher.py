@@ -95,7 +95,7 @@ class Dispatcher:
         self._told: set[str] = set()
         self._busy = threading.local()
         # Whether keys may be made here hangs on the state of the device: that is asked each time.
-        self._by = None if self._keying.reads_data else recognition()
+        self._by = None if self._keying.reads_data else recognition(self._learn_anew)
         self._learns = self._by is not None
         self._keys_on = guards.ordinary_keys_on(device)
         self._guards = tuple(
@@ -127,6 +127,12 @@ class Dispatcher:
             return self._guards[True](*args) is None
         except Exception:  # noqa: BLE001  # whatever odd objects may raise when asked
             return False
+
+    def _learn_anew(self) -> None:
+        """Recognise calls more quickly than before: what does it has been compiled meanwhile."""
+        if self._learns:
+            self._by = recognition()
+            self._forget_routes()
 
     # ------------------------------------------------------------------------ who answers
 

@@ -5,11 +5,11 @@ check that passes for tensors like these: of the same exact type, dispatch keys,
 shape, strides and ``requires_grad``, in a thread where no mode is on and no gradient would be
 recorded, with what is written to sharing no memory. With ``anywhere=True`` the thread is not asked.
 
-The quickest one is a small C++ extension of fib-native-toolkit (`fib_apply_helper`), which ``fib
-apply build`` compiles into the cache. Without it there is what torch.compile asks before each call
-of a compiled function: `torch._C._dynamo.guards.TensorGuards`. It is not public, so it is used only
-with releases of torch that it was tried out with. What it passes over is asked apart. Without that,
-too, each call is examined in Python (`guards`).
+The quickest one is a small C++ extension of fib-native-toolkit (`fib_apply_helper`), which is
+compiled into the cache in the background, or by ``fib apply build``. Without it there is what
+torch.compile asks before each call of a compiled function: `torch._C._dynamo.guards.TensorGuards`.
+It is not public, so it is used only with releases of torch that it was tried out with. What it
+passes over is asked apart. Without that, too, each call is examined in Python (`guards`).
 
 TensorGuards asks any tensor for its sizes. One that has none, because it is a nested tensor of the
 strided kind or stands for one in a transform, raises in C++ where nothing catches that, and the
@@ -20,9 +20,11 @@ transform over nested tensors beyond its end, with which torch can do nothing ei
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Optional
 
+from flashinfer_bench import env
 from flashinfer_bench._lazy import import_string, moved
 from flashinfer_bench.apply.dispatch.guards import facts
 from flashinfer_bench.routing.binding import compile_source
@@ -44,9 +46,18 @@ KNOWN_RELEASES = ("2.11", "2.13")
 __getattr__, __dir__ = moved(__name__, "fib_apply_helper", "fib-native-toolkit")
 
 
-def recognition() -> Optional[Maker]:
-    """Return the quickest maker that works here; None if calls must be examined in Python."""
+def recognition(renew: Optional[Callable[[], None]] = None) -> Optional[Maker]:
+    """Return the quickest maker that works here; None if calls must be examined in Python.
+
+    Parameters
+    ----------
+    renew : bound method, optional
+        Called, in another thread, once there is a quicker one; its object is not kept alive.
+    """
     made = by_helper()
+    if made is None and renew is not None and env.apply_helper_wanted():
+        with suppress(ImportError):  # fib-native-toolkit is not installed
+            import_string("fib_apply_helper:when_compiled")(renew)
     if made is None and (checker := tensor_guards()) is not None:
         made = by_torch(checker)
     return made
