@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from flashinfer_bench.validate import validate_dataset
+from flashinfer_bench.validate import known_layers, validate_dataset
 
 PATH = "blob/workloads/op/double/x.safetensors"
 
@@ -357,3 +360,10 @@ def test_a_reference_that_does_not_take_the_inputs(maker, reference, takes):
 def test_references_that_may_take_the_inputs(maker, reference):
     maker.definition(reference=reference)
     assert validate_dataset(maker.root).findings == ()
+
+
+def test_the_page_has_every_layer_and_check():
+    page = Path(__file__).parents[3] / "docs" / "reference" / "validate.md"
+    rows = re.findall(r"^\| `(\w+)` \| (`.*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    told = {layer: set(re.findall(r"`(\w+)`", checks)) for layer, checks in rows}
+    assert told == {layer: set(checks) for layer, checks in known_layers().items()}

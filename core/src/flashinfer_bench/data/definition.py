@@ -32,7 +32,10 @@ __getattr__ = old_names(__name__)
 
 
 class DType(NameEnum):
-    """Element type of a tensor; a member equals its name as a string."""
+    """Element type of a tensor.
+
+    A member equals its name as a string.
+    """
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -159,15 +162,15 @@ class TensorSpec(SchemaModel):
     Parameters
     ----------
     shape : list of str or None
-        Names of the axes, outermost first; None for a scalar. A literal size (``"56"``) may stand
-        in place of an axis.
+        Names of the axes, outermost first; None for a scalar. A fixed size may be written as
+        ``"56"``.
     dtype : DType
         Element type.
     description : str, optional
         What the tensor is.
     param : str, optional
-        Of an output: the input that it is written back into, when a library's function works in
-        place. Of an input: what that function calls it. Left out of JSON where there is none.
+        Of an output: the input that the library's function overwrites with it. Of an input: what
+        that function calls it. Omitted from JSON if None.
     """
 
     shape: Annotated[Optional[list[NonEmptyStr]], BeforeValidator(_sizes_as_text)]
@@ -194,20 +197,22 @@ class Definition(SchemaModel):
     op_type : str
         Family of the computation, such as ``gemm``. Its old name, ``type``, is accepted.
     axes : dict of str to AxisSpec
-        All axes.
-    inputs, outputs : dict of str to TensorSpec
-        Tensors and scalars in the order of the arguments and of the results. No name is in both.
+        All axes by name.
+    inputs : dict of str to TensorSpec
+        Tensors and scalars by name, in the order of the arguments.
+    outputs : dict of str to TensorSpec
+        Tensors and scalars by name, in the order of the results. No input has the same name.
     reference : str
-        Python source with a function ``run`` at top level: inputs in, outputs out.
+        Python source with a function ``run`` at top level, from the inputs to the outputs.
     tags : list of str
         Free labels.
     description : str, optional
         What it computes.
     constraints : list of str
-        Relations between axes (and values), each one expression.
+        Relations that every workload must satisfy, each one Python expression about axes.
     tolerance : Tolerance, optional
-        How far outputs may be from the reference's, where the default for their dtypes is not
-        right. Left out of JSON where there is none.
+        How far outputs may be from the reference's, where the default is not right. Omitted from
+        JSON if None.
     """
 
     name: NonEmptyStr

@@ -106,18 +106,18 @@ class SourceFile(SchemaModel):
 
 
 class CompileOptions(SchemaModel):
-    """What a compiled solution asks of its compilers, beside what its builder sets.
+    """What a compiled solution asks of its compilers, on top of what its builder sets.
 
     Other spellings of the names are read, too, and flags in one string.
 
     Parameters
     ----------
     cflags : list of str
-        For the C or C++ compiler.
+        Flags for the C or C++ compiler.
     cuda_cflags : list of str
-        For nvcc.
+        Flags for nvcc.
     ldflags : list of str
-        For linking.
+        Flags for the linker.
     include_paths : list of str
         Folders with headers: relative to the solution's folder, or absolute.
     """
@@ -147,18 +147,18 @@ class BuildSpec(SchemaModel):
     language : str
         Language, in lower case. Any name loads; building needs a plugin that handles it.
     target_hardware : list of str
-        Hardware it is written for, at least one.
+        Hardware that it is written for, at least one name.
     entry_point : str
-        ``file::symbol``.
+        ``file::symbol``; the file is one of the sources.
     dependencies : list of str
         Packages it needs.
     destination_passing_style : bool
-        Whether outputs are passed in as further arguments (else they are returned). Where a file
-        does not state it, it reads as True but is not written out again.
+        Whether outputs are passed in as further arguments; otherwise they are returned. If a file
+        does not say, it reads as True, and is not written back.
     binding : str, optional
-        How compiled code is called: ``tvm-ffi`` (meant by None for C++ and CUDA) or ``torch``.
+        How compiled code is called: ``tvm-ffi`` (the default for C++ and CUDA) or ``torch``.
     compile_options : CompileOptions, optional
-        Flags for compilers and the linker. Options that ask for nothing are the same as None.
+        Flags for compilers and the linker. Empty options count as None.
 
     Further keys, such as ``build_commands`` of older releases, are kept, and nothing runs them.
     """
@@ -198,7 +198,7 @@ class BuildSpec(SchemaModel):
 
 
 class Solution(SchemaModel):
-    """An implementation of a definition. It cannot be changed once made.
+    """An implementation of a definition. Instances are immutable.
 
     Parameters
     ----------
@@ -207,11 +207,11 @@ class Solution(SchemaModel):
     definition : str
         Name of the definition that it implements.
     author : str
-        Who, or what, wrote it.
+        Who or what wrote it.
     spec : BuildSpec
         How it is built and called.
     sources : list of SourceFile
-        Its files; the entry point's is among them and no path comes twice.
+        Its files, the entry point's among them; no path occurs twice.
     description : str, optional
         What it does.
     """

@@ -19,7 +19,7 @@ _OTHER_SPELLINGS = {"max_atol": "atol", "max_rtol": "rtol"}
 
 
 class OutputTolerance(SchemaModel):
-    """How far one output may be from the reference's; what is None is left to the layer below.
+    """How far one output may be from the reference's; None leaves it to the layer below.
 
     The names ``max_atol`` and ``max_rtol``, which SOL-ExecBench writes, are read too.
 
@@ -54,14 +54,14 @@ class OutputTolerance(SchemaModel):
 
 
 class Tolerance(OutputTolerance):
-    """How far outputs may be from the reference's; what is None is left to the layer below.
+    """How far outputs may be from the reference's; None leaves it to the layer below.
 
     Parameters
     ----------
     atol, rtol, required_matched_ratio, max_error_cap
         For all outputs; see `OutputTolerance`.
     outputs : dict of str to OutputTolerance, optional
-        For single outputs, over what holds for all of them.
+        The same for single outputs, which takes precedence.
     """
 
     outputs: Optional[dict[NonEmptyStr, OutputTolerance]] = None

@@ -140,7 +140,10 @@ Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator
 
 
 class EvaluationStatus(NameEnum):
-    """Verdict of an evaluation; a member equals its name as a string."""
+    """How an evaluation ended.
+
+    A member equals its name as a string.
+    """
 
     PASSED = "PASSED"
     INCORRECT_SHAPE = "INCORRECT_SHAPE"
@@ -197,19 +200,19 @@ class Performance(SchemaModel):
     speedup_factor : float
         Reference latency over latency; 0 if the reference was not timed.
     samples_ms : list of float, optional
-        The single measurements of the solution in milliseconds, in the order taken; all of them.
-        In JSON a text, see `packed`; a list is read, too.
+        Every timed call of the solution in milliseconds, in order. Written to JSON as text (see
+        `packed`); a list is read, too.
     interval_ms : (float, float), optional
-        In which the latency lies with a confidence of 95 %, in milliseconds.
+        95 % confidence interval of the latency, in milliseconds.
     reference_samples_ms : list of float, optional
-        The single measurements of the reference, as ``samples_ms``.
+        Every timed call of the reference, as ``samples_ms``.
     speedup_interval : (float, float), optional
-        In which the speedup factor lies with a confidence of 95 %.
+        95 % confidence interval of the speed-up factor.
     outliers : int, optional
-        How many samples lie far from the others. They count like all others.
+        How many samples are far from the others. They count like all others.
     dropped : list of (int, int), optional
-        Samples that do not count, since the device was slowed down meanwhile: number of the first
-        of each row of them, and of the one after the last.
+        Samples that do not count because the device was slowed down: of each run of them, the
+        number of the first, and of the one after the last.
     """
 
     latency_ms: Latency = 0.0
@@ -253,7 +256,7 @@ class Environment(SchemaModel):
 
 
 class Provenance(SchemaModel):
-    """How the numbers came about, so that they can be taken again.
+    """How the numbers were obtained, so that they can be measured again.
 
     Everything is optional, and further keys are kept.
 
@@ -262,28 +265,28 @@ class Provenance(SchemaModel):
     seed : int, optional
         Seed of the inputs.
     timer, timer_version : str, optional
-        The clock.
+        The timer and its version.
     evaluator : str, optional
-        Who judged the outputs.
+        Which evaluator judged the outputs.
     harness_version : str, optional
         Release of this project.
     warmup_runs, iterations, num_trials : int, optional
         How often the solution was called.
     transient : bool
-        Whether another try may end differently (a time-out, a crash, a disputed latency);
-        ``--resume`` retries those.
+        Whether another try may end differently (after a time-out, a crash, or a disputed latency);
+        ``--resume`` tries those again.
     wall_s, build_s : float, optional
-        Seconds that the evaluation and the build took.
+        Seconds that the evaluation, and the build, took.
     device : str, optional
         The device's name for the program: ``cuda:0``.
     stop_rule : str, optional
-        What decides how many calls are timed; ``fixed`` is the counts above.
+        The rule that decides how many calls are timed; ``fixed`` means the counts above.
     definition_hash : str, optional
         Digest of the definition: 16 hexadecimal digits.
     inputs_crc32 : str, optional
         CRC-32 over the inputs of all trials: 8 hexadecimal digits.
     host : str, optional
-        Tells machines apart and names none: 12 hexadecimal digits.
+        Tells machines apart without naming them: 12 hexadecimal digits.
     driver : str, optional
         Version of the GPU's driver.
     sm_clock_mhz, memory_clock_mhz : int, optional
@@ -294,7 +297,7 @@ class Provenance(SchemaModel):
     settings : dict, optional
         Settings that differ from the defaults of the release.
     plugins : dict, optional
-        Distribution and version of each plugin that took part, by what it did.
+        Distribution and version of each plugin that took part, by its role.
     toolchain : dict, optional
         What the solution was compiled with.
     extra : dict
@@ -335,19 +338,19 @@ class Evaluation(SchemaModel):
     Parameters
     ----------
     status : EvaluationStatus
-        The verdict.
+        How it ended.
     environment : Environment
         Where it ran.
     timestamp : str
         When, in ISO 8601.
     log : str
-        Output of the run and what was noticed; if there is none, an old ``error`` and ``log_file``.
+        Output of the run, and what the judge noticed; if empty, an old ``error`` and ``log_file``.
     correctness : Correctness, optional
         Given exactly when `status` is ``PASSED`` or ``INCORRECT_NUMERICAL``.
     performance : Performance, optional
         Given exactly when `status` is ``PASSED``.
     provenance : Provenance, optional
-        How the numbers came about.
+        How the numbers were obtained.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -405,7 +408,7 @@ class Trace(SchemaModel):
     solution : str, optional
         Name of the solution.
     evaluation : Evaluation, optional
-        What came of it. Solution and evaluation are given together or not at all.
+        What happened. Solution and evaluation are given together or not at all.
     """
 
     definition: NonEmptyStr

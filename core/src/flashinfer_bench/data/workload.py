@@ -86,19 +86,19 @@ def derive_uuid(definition: str, axes: Any, inputs: Any) -> str:
 
 
 class Workload(SchemaModel):
-    """One concrete problem: what sizes, and what inputs.
+    """One problem: sizes, and where each input comes from.
 
     Parameters
     ----------
     axes : dict of str to int
-        Value of each variable axis.
+        Size of each variable axis.
     inputs : dict of str to InputSpec
-        How each input comes about.
+        Where each input comes from.
     uuid : str
         Identity of the workload. Files of 2025-07 have none; it is then derived from the content.
     tolerance : Tolerance, optional
-        How far outputs may be from the reference's on these inputs, over what the definition says.
-        Left out of JSON where there is none.
+        How far outputs may be from the reference's on these inputs; takes precedence over the
+        definition's. Omitted from JSON if None.
     """
 
     axes: dict[str, Size]

@@ -64,8 +64,8 @@ def check_definitions(contents: Contents) -> Iterator[Finding]:
 
 def check_solutions(contents: Contents) -> Iterator[Finding]:
     """Find duplicate names, files of another name, and missing definitions."""
-    for solution, place in contents.solution_files:
-        yield from _check_definition(solution.definition, contents, place)
+    named = ((solution.definition, place) for solution, place in contents.solution_files)
+    yield from _check_definitions(named, contents)
     yield from _check_names("solution", ((one.name, at) for one, at in contents.solution_files))
 
 
@@ -76,24 +76,31 @@ def _check_names(kind: str, files: Iterable[tuple[str, Place]]) -> Iterator[Find
         if known is not place:
             message = f"there is another {kind} named {name!r}: {known.path}"
             yield place.error(message, "name", "rename or remove one of the two")
-        if place.path.stem != name:
-            yield place.warning(f"the file should be named {name}.json", "name")
+        if place.path.stem not in (name, segment := layout.safe_segment(name)):
+            yield place.warning(f"the file should be named {segment}.json", "name")
 
 
-def _check_definition(name: str, contents: Contents, place: Place) -> Iterator[Finding]:
-    if name not in contents.definitions:
-        yield place.error(f"there is no definition {name!r} in the dataset", "definition")
+def _check_definitions(named: Iterable[tuple[str, Place]], contents: Contents) -> Iterator[Finding]:
+    """Find definitions that are named and not there: each once, with the number of its users."""
+    lost: dict[str, list[Place]] = {}
+    for name, place in named:
+        if name not in contents.definitions and name not in contents.unread:
+            lost.setdefault(name, []).append(place)
+    for name, (first, *others) in lost.items():
+        count = f" (named by {len(others) + 1} {first.check})" if others else ""
+        yield first.error(f"there is no definition {name!r} in the dataset{count}", "definition")
 
 
 def check_workloads(contents: Contents) -> Iterator[Finding]:
     """Find workloads of unknown definitions, and those that stand in two places."""
     first: dict[tuple[str, str], tuple[str, Place]] = {}
-    for (name, uuid, solution, digest), at in contents.traces:
-        if solution is not None:
-            continue
-        place = at._replace(check="workloads")  # old datasets keep workloads among the traces
+    # Old datasets keep workloads among the traces.
+    heads = [
+        (head, at._replace(check="workloads")) for head, at in contents.traces if not head.solution
+    ]
+    yield from _check_definitions(((head.definition, at) for head, at in heads), contents)
+    for (name, uuid, _, digest), place in heads:
         if name not in contents.definitions:
-            yield from _check_definition(name, contents, place)
             continue
         known, where = first.setdefault((name, uuid), (digest, place))
         if where is place:
@@ -106,11 +113,10 @@ def check_workloads(contents: Contents) -> Iterator[Finding]:
 
 def check_traces(contents: Contents) -> Iterator[Finding]:
     """Find traces of unknown definitions, and of solutions of other definitions."""
-    for (name, _, solution, _), place in contents.traces:
-        if solution is None:
-            continue
-        yield from _check_definition(name, contents, place)
-        known = contents.solutions.get(solution)
+    runs = [(head, place) for head, place in contents.traces if head.solution]
+    yield from _check_definitions(((head.definition, place) for head, place in runs), contents)
+    for (name, _, solution, _), place in runs:
+        known = contents.solutions.get(solution or "")
         if known is not None and known.definition != name:
             whose = f"{known.definition!r}, not of {name!r}"
             yield place.error(f"{solution!r} is a solution of {whose}", "solution")

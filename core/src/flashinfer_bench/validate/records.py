@@ -163,12 +163,16 @@ class Contents:
         Every readable file, duplicates included.
     traces : tuple of (TraceHead, Place)
         Every readable workload and trace, in the order of files and lines, where records are read.
+    unread : frozenset of str
+        Names of the definitions whose files cannot be read, which are reported once for all that
+        depends on them.
     """
 
     root: Path
     definition_files: tuple[tuple[Definition, Place], ...] = ()
     solution_files: tuple[tuple[SolutionHead, Place], ...] = ()
     traces: tuple[tuple[TraceHead, Place], ...] = ()
+    unread: frozenset[str] = frozenset()
 
     @cached_property
     def definitions(self) -> dict[str, Definition]:
@@ -193,8 +197,12 @@ class RecordCheck(NamedTuple):
         Yields what it takes all records to find out, from the contents of the dataset.
     solution : function
         Yields what is wrong with one solution alone. It is called with it and its place.
+    file : function
+        Yields what is wrong with the text of one file, which may not even be valid. It is called
+        with its full path and its place, whose ``check`` is the folder that it is in.
     """
 
     visit: Callable[[Record, Contents], Iterator[Finding]] = lambda *_: iter(())
     combine: Callable[[Contents], Iterator[Finding]] = lambda *_: iter(())
     solution: Callable[[Solution, Place], Iterator[Finding]] = lambda *_: iter(())
+    file: Callable[[Path, Place], Iterator[Finding]] = lambda *_: iter(())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -154,11 +155,34 @@ def validate_dataset(
     if of_records:
         of_runs = sum(head.solution is not None for head, _ in contents.traces)
         counts |= {"workloads": len(contents.traces) - of_runs, "traces": of_runs}
+    contents = _with_unread(contents, findings)
     findings += _ask(checks, "combine", contents)
     order = {name: index for index, name in enumerate(entries)}
     told = [one for one in findings if one.check in entries]
     told.sort(key=lambda one: (order[one.check], one.path, one.line or 0))
     return ValidationReport(base, tuple(told), counts, chosen)
+
+
+def _with_unread(contents: Contents, findings: list[Finding]) -> Contents:
+    """Note which definitions cannot be read, and add to their errors what depends on them."""
+    bad = (Severity.ERROR, layout.DEFINITIONS)
+    broken = {
+        one.path.stem: number
+        for number, one in enumerate(findings)
+        if (one.severity, one.check) == bad and one.path.stem not in contents.definitions
+    }
+    if not broken:
+        return contents
+    used: dict[str, Counter[str]] = {name: Counter() for name in broken}
+    for solution, _ in contents.solution_files:
+        used.get(solution.definition, Counter())["solution"] += 1
+    for head, _ in contents.traces:
+        used.get(head.definition, Counter())["workload" if head.solution is None else "trace"] += 1
+    for name, number in broken.items():
+        if counts := ", ".join(f"{n} {what}{'s'[: n > 1]}" for what, n in used[name].items()):
+            one = findings[number]
+            findings[number] = replace(one, message=f"{one.message} (named by {counts})")
+    return replace(contents, unread=frozenset(broken))
 
 
 def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
@@ -241,13 +265,14 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
     findings: list[Finding] = []
     known = known_checks()
     checks = {name: one for name in names if isinstance(one := known[name].load(), RecordCheck)}
+    findings += _ask(checks, "file", path, place)
     try:
         if place.check == layout.DEFINITIONS:
-            return [(load_definition(path, contents.root), place)], []
+            return [(load_definition(path, contents.root), place)], findings
         if place.check == layout.SOLUTIONS:
             solution = decode(Solution, path.read_bytes(), path=path)
             head = records.SolutionHead(solution.name, solution.definition, solution.author)
-            return [(head, place)], list(_ask(checks, "solution", solution, place))
+            return [(head, place)], [*findings, *_ask(checks, "solution", solution, place)]
         reader = TraceReader()
         for line, text in read_records(path, tell_torn):
             at = Place(place.check, relative, line)  # quicker than to replace its line

@@ -36,10 +36,14 @@ def fib_register_sources() -> Iterable[SourceSpec]:
 def fib_register_checks() -> Iterable[CheckSpec]:
     """Register the checks of ``fib validate`` that look beyond the records themselves."""
     for priority, name, layer, factory, summary in (
+        (986, "definition_fields", "definition", "fields:DEFINITIONS", "All fields are known"),
         (985, "axes", "definition", "records:check_axes", "Axes and outputs are of use"),
+        (976, "solution_fields", "solution", "fields:SOLUTIONS", "All fields are known"),
         (975, "entry_points", "solution", "records:ENTRY_POINTS", "Python has its entry points"),
+        (966, "workload_fields", "workload", "fields:WORKLOADS", "All fields are known"),
         (965, "inputs", "workload", "records:INPUTS", "Workloads fit their definitions"),
         (960, "blobs", "workload", "blobs:BLOBS", "Tensor files are there, and of the right size"),
+        (946, "trace_fields", "trace", "fields:TRACES", "All fields are known"),
         (945, "figures", "trace", "records:FIGURES", "Traces are complete and can be true"),
         (940, "baseline", "baseline", "baseline:check_baselines", "Definitions have a baseline"),
         (930, "benchmark", "benchmark", "benchmark:check_benchmark", "There is something to run"),
@@ -56,15 +60,15 @@ def fib_register_checks() -> Iterable[CheckSpec]:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register build, export, import, solution, doctor, sanitize, trace and report merge."""
+    """Register the commands that are about datasets."""
     for priority, name, target, summary in (
+        (978, "init", "start:app", "Write a small dataset to start from."),
+        (976, "new", "start:new_app", "Write a definition, solution or workload to start from."),
         (970, "build", "build:app", "Build the solutions of a dataset; evaluate none."),
         (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
         (940, "import", "transfer:import_app", "Bring an archive or a foreign dataset in."),
-        (
-            *(930, "solution", "solution:app"),
-            "Turn a solution into a folder of source files, and back.",
-        ),
+        (930, "solution", "solution:app", "Turn a solution into source files, and back."),
+        (905, "schema", "start:schema_app", "Print the JSON schemas of the format."),
         (900, "doctor", "doctor:app", "Find what is damaged in a dataset, and repair it."),
         (890, "trace", "trace:app", "Look at the workloads that were collected."),
         (880, "sanitize", "sanitize:app", "Take useless workloads out of a dataset."),

@@ -137,7 +137,7 @@ def test_what_is_missing_here(fib_process, maker, solutions, code, told):
     [
         (["--solutions", "godo_double"], 2, "did you mean good_double"),
         (["--jobs", "0"], 2, "build_jobs"),
-        (["--executor", "sundial"], 4, "sundial"),
+        (["--executor", "sundial"], 2, "sundial"),
         (["--compile-only", "--solutions", "python_double"], 5, "in a language that is compiled"),
     ],
 )

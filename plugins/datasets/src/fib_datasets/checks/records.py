@@ -8,18 +8,20 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.data import ScalarInput, parse_constraint
+from flashinfer_bench.data import ScalarInput, SupportedLanguages, layout, parse_constraint
 from flashinfer_bench.data.constraints import parse_python
 from flashinfer_bench.data.tolerance import require_known_outputs
 from flashinfer_bench.errors import DataError
+from flashinfer_bench.plugins import default_catalog
 from flashinfer_bench.validate.records import RecordCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from flashinfer_bench.data import Definition, Solution, Trace, Workload
+    from flashinfer_bench.data import Constraint, Definition, Solution, Trace, Workload
     from flashinfer_bench.validate.records import Contents, Finding, Place, Record
 
 
@@ -27,8 +29,9 @@ def check_axes(contents: Contents) -> Iterator[Finding]:
     """Find misplaced definitions, axes without use, and axes that nothing determines."""
     for definition, place in contents.definition_files:
         folder = place.path.parts[1:-1]
-        if folder and folder[0] != definition.op_type:
-            message = f"op_type is {definition.op_type!r}, but the folder is {folder[0]!r}"
+        kind = definition.op_type
+        if folder and folder[0] not in (kind, layout.safe_segment(kind)):
+            message = f"op_type is {kind!r}, but the folder is {folder[0]!r}"
             yield place.warning(message, "op_type")
         yield from _check_own_axes(definition, place)
         if not definition.outputs:
@@ -64,6 +67,7 @@ def _visit_solution(solution: Solution, place: Place) -> Iterator[Finding]:
     A solution that does not build is a legitimate record, which gets the status COMPILE_ERROR: it
     is no more than a warning.
     """
+    yield from _check_language(solution.spec.language, place)
     entry = solution.get_entry_source()
     if solution.requires_build() or entry is None:
         return
@@ -78,6 +82,25 @@ def _visit_solution(solution: Solution, place: Place) -> Iterator[Finding]:
     if symbol not in _top_level_names(tree):
         message = f"{entry.path} defines no {symbol!r} at its top level"
         yield place.warning(message, "spec.entry_point")
+
+
+_MEANT = {"c++": "cpp", "cu": "cuda", "cuda_cpp": "cuda", "pytorch": "python", "py": "python"}
+
+
+def _check_language(language: str, place: Place) -> Iterator[Finding]:
+    """Find a language that nobody has heard of; one of a plugin that is not here is no fault."""
+    builders = [each.spec for each in default_catalog().builders]
+    known = {name for spec in builders for name, _ in spec.handles}.union(
+        map(str, SupportedLanguages)
+    )
+    if language in known:
+        return
+    told = f"unknown language {language!r}"
+    near = [_MEANT[language]] if language in _MEANT else get_close_matches(language, known, 1, 0.8)
+    if near:
+        yield place.warning(f"{told}: write {near[0]!r}", "spec.language")
+    else:
+        yield place.note(f"{told}: no installed plugin builds it", "spec.language")
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
@@ -121,12 +144,18 @@ def _visit_workload(record: Record, contents: Contents) -> Iterator[Finding]:
     axes = {**workload.axes, **definition.const_axes}
     for constraint in map(parse_constraint, definition.constraints):
         try:
-            if constraint.decidable(axes) and not constraint.evaluate(axes):
-                values = ", ".join(f"{axis}={axes[axis]}" for axis in sorted(constraint.names))
-                message = f"the constraint {constraint.text!r} does not hold for {values}"
+            if message := broken(constraint, axes):
                 yield place.error(message, "workload.axes")
         except DataError as error:
             yield place.warning(error.message, "workload.axes")
+
+
+def broken(constraint: Constraint, axes: Mapping[str, int]) -> str:
+    """Return that a constraint does not hold; empty if it does, or axes do not decide it."""
+    if not constraint.decidable(axes) or constraint.evaluate(axes):
+        return ""
+    values = ", ".join(f"{axis}={axes[axis]}" for axis in sorted(constraint.names))
+    return f"the constraint {constraint.text!r} does not hold for {values}"
 
 
 def _check_axes(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:

@@ -1,0 +1,124 @@
+"""``fib init``, ``fib new`` and ``fib schema``: what one starts a dataset with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
+
+import typer
+
+from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.options import OneLocal, command_group, complete_definition, option
+from flashinfer_bench.cli.output import emit, talk
+from flashinfer_bench.data.layout import require_dataset
+
+Kind = Literal["definition", "solution", "workload", "trace"]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; no other has it.")]
+_OF: Any = {"autocompletion": complete_definition, "help": "The definition that it is for."}
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+schema_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+new_app = command_group("new", "Write a definition, solution or workload to start from.")
+
+
+@app.command("init")
+def init(folder: Annotated[Path, typer.Argument(metavar="DIR")] = Path()) -> None:
+    """Write a small dataset: a definition, its baseline, a solution and a workload.
+
+    What exists is never overwritten.
+    """
+    from fib_datasets.starters import init_dataset
+
+    for path in init_dataset(folder):
+        emit(str(path))
+    where = shlex.quote(str(folder))
+    talk(f"next:\n  fib validate --strict {where}  # check the files")
+    talk(f"  fib run {where}  # run the solutions and record traces")
+    talk(f"  fib report best {where}  # rank what has run")
+
+
+@new_app.command("definition")
+def definition(
+    name: Name,
+    op_type: Annotated[str, option("--op-type", help="Family of the computation.")] = "op",
+    local: OneLocal = None,
+) -> None:
+    """Write a definition, LayerNorm, to be changed into what you want to compute."""
+    from fib_datasets.starters import new_definition
+
+    emit(str(new_definition(_root(local), name, op_type)))
+    talk(f"next: edit it, then 'fib new solution NAME --definition {name}'")
+
+
+@new_app.command("solution")
+def solution(
+    name: Name,
+    of: Annotated[str, option("--definition", metavar="NAME", **_OF)],
+    author: Annotated[str, option("--author", metavar="NAME", help="Who or what wrote it.")] = "me",
+    local: OneLocal = None,
+) -> None:
+    """Write a Python solution whose source is the definition's reference, to be changed.
+
+    Scores of solutions are relative to the one whose author is "baseline".
+    """
+    from fib_datasets.starters import new_solution
+
+    emit(str(new_solution(_root(local), name, of, author)))
+    talk(f"next: edit it, then 'fib run --definition {of}'")
+
+
+@new_app.command("workload")
+def workload(
+    of: Annotated[str, typer.Argument(metavar="DEFINITION", **_OF)],
+    sizes: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="AXIS=SIZE...", help="Sizes of variable axes. Default: 128."),
+    ] = None,
+    local: OneLocal = None,
+) -> None:
+    """Append a workload with random tensors to the file of a definition.
+
+    Scalars have made-up values, and random integers lie in [0, 128): edit the line where that
+    does not do, as for indices.
+    """
+    from fib_datasets.starters import new_workload
+
+    for text in sizes or ():
+        if not text.partition("=")[2].isdecimal():
+            raise typer.BadParameter(f"{text!r} is not of the form AXIS=SIZE")
+    axes = {axis: int(size) for axis, _, size in (text.partition("=") for text in sizes or ())}
+    emit(str(new_workload(_root(local), of, axes)))
+
+
+@schema_app.command("schema")
+def schema(
+    kind: Annotated[Optional[Kind], typer.Argument(help="Default: all of them.")] = None,
+    output: Annotated[
+        Optional[Path],
+        option("--output", "-o", metavar="DIR", help="Write KIND.schema.json into this folder."),
+    ] = None,
+) -> None:
+    """Print the JSON schema of a file of a dataset, or of one line of it.
+
+    An editor that knows the schema completes names of fields and marks misspelt ones. A file may
+    name it as "$schema", which every reader ignores.
+    """
+    from fib_datasets.schema import MODELS, schema_of
+    from flashinfer_bench.data.storage import replace_file
+
+    found = {name: schema_of(name) for name in ([kind] if kind else MODELS)}
+    if output is None:
+        emit(json.dumps(found[kind] if kind else found, indent=2))
+        return
+    for name, one in found.items():
+        path = output / f"{name}.schema.json"
+        replace_file(path, (json.dumps(one, indent=2) + "\n").encode())
+        emit(str(path))
+
+
+def _root(local: Optional[Path]) -> Path:
+    (root,) = dataset_roots([local] if local else None)
+    require_dataset(root)
+    return root
