@@ -2,8 +2,8 @@
 
 Generates a dataset (see ``generate_dataset.py``) in a temporary folder, or takes one that is there,
 and runs each command in a process of its own. Peak memory is that of the process, as the system
-accounts for it. torch is made unimportable, so the figures also show that nothing needs it. Prints
-JSON.
+accounts for it. torch is made unimportable, so the figures also show that nothing needs it. Then
+the page is opened in a browser, where there is Debian's ``chromium``. Prints JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fib_tests.browser import Browser
 
 HERE = Path(__file__).parent
 WITHOUT_TORCH = (
@@ -71,6 +77,34 @@ def measure(dataset: Path, page: Path, repeats: int) -> dict[str, dict[str, floa
     return results
 
 
+VIEWS = ("leaderboard", "evaluations", "solutions", "workloads", "failures")
+
+
+def open_page(page: Path, repeats: int) -> dict[str, float]:
+    """Return the median seconds until each view of the page is there; empty without a browser."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    from fib_tests.browser import CHROMIUM, Browser
+
+    if CHROMIUM is None:
+        return {}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        browser = Browser(Path(profile))
+        try:
+            return {
+                view: round(statistics.median(_opened(browser, page, view, repeats)), 2)
+                for view in VIEWS
+            }
+        finally:
+            browser.close()
+
+
+def _opened(browser: Browser, page: Path, view: str, repeats: int) -> Iterator[float]:
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        browser.open(page, f"#/{view}")
+        yield time.perf_counter() - begin
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=int, default=100_000)
@@ -89,7 +123,8 @@ def main() -> None:
             "repeats": options.repeats,
             "python": platform.python_version(),
             "cpus": os.cpu_count(),
-            "page_mib": round(page.stat().st_size / 2**20, 1),
+            "page_mib": round(page.stat().st_size / 2**20, 2),
+            "page_opens_s": open_page(page, options.repeats),
             "results": results,
         }
     print(json.dumps(report, indent=2))

@@ -93,7 +93,7 @@ class TestPlan:
         plan = make_plan(dataset, BenchmarkConfig(), catalog, device="cpu")
         (entry,) = plan.skipped
         assert (entry.kind, entry.solution, entry.count) == ("device", "g", 2)
-        assert entry.reason == "gpu_language works on cuda, and this run is on cpu"
+        assert entry.reason == "gpu_language solutions run on cuda; this run uses cpu"
         for device in ("cuda:1", None):
             assert make_plan(dataset, BenchmarkConfig(), catalog, device=device).skipped == ()
 

@@ -116,7 +116,7 @@ class TestRun:
         }
         assert reasons.pop("only_gpu") == (
             "device",
-            "testgpu works on cuda, and this run is on cpu",
+            "testgpu solutions run on cuda; this run uses cpu",
         )
         assert {kind for kind, _ in reasons.values()} == {"capability"}
         assert "the cache has no space left" in reasons["storage"][1]

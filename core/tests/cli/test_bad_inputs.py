@@ -108,6 +108,16 @@ def test_values_out_of_range(fib, maker, args, words):
     assert "Traceback" not in result.stderr
 
 
+def test_traces_that_cannot_be_written_are_told_of_before_the_run(fib, maker):
+    maker.sound()
+    (maker.root / "traces").rename(maker.root / "elsewhere")
+    (maker.root / "traces").write_text("")
+    result = fib("run", "--local", maker.root, "--device", "cpu")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{maker.root}/traces is not a folder that may be written to" in result.stderr
+    assert "--no-save-results" in result.stderr
+
+
 def test_ctrl_c_ends_quietly(fib, maker, monkeypatch):
     import flashinfer_bench.validate as package
 

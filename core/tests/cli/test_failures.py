@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 
 import pytest
@@ -30,6 +31,10 @@ from flashinfer_bench.cli.main import exit_code_of, report_failure
         (KeyboardInterrupt(), 130),
         (BrokenPipeError(), 141),
         (OSError("x"), 3),
+        (PermissionError(errno.EACCES, "Permission denied", "/cache"), 4),
+        (OSError(errno.EROFS, "Read-only file system", "/cache"), 4),
+        (ModuleNotFoundError("No module named 'fcntl'", name="fcntl"), 4),
+        (ModuleNotFoundError("No module named 'fcmtl'", name="fcmtl"), 3),
     ],
 )
 def test_codes(exc, code):
@@ -61,6 +66,11 @@ def test_messages(capsys, monkeypatch):
     assert capsys.readouterr().err == "error: no such device\nhint: use cpu\n"
     report_failure(errors.DataError("is \x1b wrong", path="a.json", line=3, field="name"))
     assert capsys.readouterr().err == "error: a.json:3: name: is \\x1b wrong\n"
+    report_failure(PermissionError(errno.EACCES, "Permission denied", "/cache/x"))
+    denied = capsys.readouterr().err
+    assert denied.startswith("error: /cache/x: Permission denied\nhint: change its permissions")
+    report_failure(ModuleNotFoundError("No module named 'fcntl'", name="fcntl"))
+    assert "this command needs Linux or macOS" in capsys.readouterr().err
     monkeypatch.setenv("FIB_TRACEBACK", "maybe")
     assert report_failure(raised(errors.ConfigError("the error"))) == 2
     assert "the error" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def fib_register_commands():
     yield CommandSpec(name="broken", factory="greeter_that_is_not_there:app", summary="Fail.")
     yield CommandSpec(name="report loudly", factory="greeter:shout", summary="Report loudly.")
     yield CommandSpec(name="report best", factory="greeter:shout", summary="Steal a name.")
-    yield CommandSpec(name="run quietly", factory="greeter:shout", summary="Not in a group.")
+    yield CommandSpec(name="validate quietly", factory="greeter:shout", summary="Not in a group.")
     yield CommandSpec(name="early", factory="greeter:shout", priority=995, summary="Be second.")
 
 def shout(word: str = "hello") -> None:
@@ -120,7 +120,8 @@ def test_version_and_nothing_asked(fib):
         (["report", "bst"], "No such command 'bst'. Did you mean 'best'?"),
         (["report", "best", "--lcal", "x"], "No such option: --lcal"),
         (["run", "--iterations", "many"], "Invalid value for '--iterations'"),
-        (["run", "stray"], "unexpected extra argument"),
+        (["run", "stray"], "no dataset: stray does not exist"),
+        (["sanitize", "one", "two"], "only one DATASET can be given"),
     ],
 )
 def test_mistakes_in_the_command_line(fib, args, words):
@@ -187,9 +188,9 @@ def test_plugins_add_subcommands_to_groups(fib_process, with_plugin):
     assert "'report best' of greeter is refused: 'report' has a command of this" in done.stderr
     assert fib_process("report", "loudly", env=with_plugin).stdout == "HELLO\n"
     assert "--json" in fib_process("report", "best", "--help", env=with_plugin).stdout
-    done = fib_process("run", "--help", env=with_plugin)
+    done = fib_process("validate", "--help", env=with_plugin)
     assert done.returncode == 0
-    assert "'run quietly' of greeter is refused: 'run' has no subcommands" in done.stderr
+    assert "'validate quietly' of greeter is refused: 'validate' has no sub" in done.stderr
 
 
 def test_a_command_of_core_is_never_replaced(fib_process, tmp_path):
@@ -270,8 +271,7 @@ def test_completion_of_names(maker):
 def test_a_reader_that_goes_away_is_no_error(maker):
     maker.sound()
     for index in range(3000):
-        name = f"solution_{index:05d}_with_a_rather_long_name_to_fill_the_pipe"
-        maker.solution(name, definition="gone")
+        maker.raw(f"solutions/alice/op/double/solution_{index:05d}_that_is_broken.json", "broken")
     command = [sys.executable, "-m", "flashinfer_bench", "validate", maker.root]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

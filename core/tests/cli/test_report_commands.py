@@ -28,7 +28,7 @@ def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):
     monkeypatch.setitem(sys.modules, "fib_datasets.transfer.merge", None)
     result = fib("report", "best", "--local", maker.sound().root, maker.root)
     assert (result.exit_code, result.stdout) == (4, "")
-    assert "pip install fib-datasets" in result.stderr
+    assert "dist fib-datasets" in result.stderr
 
 
 # --------------------------------------------------------------------------------------- best

@@ -59,9 +59,9 @@ def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
         "wrong_double": "INCORRECT_NUMERICAL",
         "broken_double": "COMPILE_ERROR",
     }
-    assert float(results["good_double"]["latency_ms"]) > 0
+    assert float(results["good_double"]["geomean_ms"]) > 0
     assert float(results["good_double"]["speedup"]) > 0
-    assert results["wrong_double"]["latency_ms"] == ""
+    assert results["wrong_double"]["geomean_ms"] == ""
     recorded = {one["solution"]: one["evaluation"]["status"] for one in traces_of(dataset.root)}
     assert recorded == {name: row["outcome"] for name, row in results.items()}
     assert "3 evaluations in" in done.stderr
@@ -233,3 +233,56 @@ def _wait_for(condition, process):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+# -------------------------------------------------------------------------------- additions
+
+ADDITION = """
+from typing import Annotated, Optional
+
+import typer
+
+from flashinfer_bench.cli.run_options import RunAddition
+from flashinfer_bench.plugins import CommandSpec, hookimpl
+
+class Counting(RunAddition):
+    def __init__(self, word):
+        self.word, self.count = word, 0
+
+    def choose(self, trace_set):
+        trace_set.definitions.pop("triple")
+        return trace_set
+
+    def evaluation_finished(self, trace):
+        self.count += 1
+
+    def sum_up(self):
+        print(f"{self.word}: {self.count}")
+
+def count(word: Annotated[Optional[str], typer.Option("--count")] = None):
+    return Counting(word) if word else None
+
+def clash(seed: Annotated[Optional[int], typer.Option("--seed")] = None):
+    return None
+
+@hookimpl
+def fib_register_commands():
+    yield CommandSpec(name="run count", factory="counting:count", summary="Count.")
+    yield CommandSpec(name="run clash", factory="counting:clash", summary="Steal a name.")
+    yield CommandSpec(name="run broken", factory="nowhere:count", summary="Fail.")
+"""
+
+
+def test_plugins_add_options_that_watch_and_narrow_a_run(fib_process, dataset, tmp_path):
+    (tmp_path / "counting.py").write_text(ADDITION)
+    env = {"FIB_PLUGINS": "counting", "PYTHONPATH": str(tmp_path), "FIB_STRICT_PLUGINS": "0"}
+    dataset.definition("triple")
+    dataset.workload("triple")
+    dataset.solution("good_triple", definition="triple")
+    done = fib_process("run", dataset.root, *QUICK, "--count", "seen", env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\nseen: 3\n")
+    assert "'run clash' of counting is refused: --seed is an option" in done.stderr
+    assert "'run broken' of counting is refused: " in done.stderr
+    done = fib_process("run", dataset.root, *QUICK, "--solution", "good*", env=env)
+    assert set(by_solution(done.stdout)) == {"good_double", "good_triple"}

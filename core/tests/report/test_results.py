@@ -71,7 +71,7 @@ def test_selection(trace_set, selection, count):
 @pytest.mark.parametrize(
     ("selection", "words"),
     [
-        ({"definitions": ("dubble",)}, "no definition 'dubble'.*did you mean: double"),
+        ({"definitions": ("dubble",)}, "no definition 'dubble'.*did you mean double"),
         ({"solutions": ("alice",)}, "no solution 'alice'"),
         ({"op_types": ("conv",)}, "no op_type 'conv'"),
         ({"authors": ("zoe", "alice", "yan")}, "no author 'zoe', 'yan'"),

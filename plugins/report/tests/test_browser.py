@@ -11,6 +11,7 @@ from flashinfer_bench.report import DefinitionCoverage, PageInfo, render_page
 
 INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
 WORKLOADS = ["N=1", "N=2", "N=10", "N=100"]
+UNPACKED = "![...document.querySelectorAll('#view pre')].some(p => p.innerText === '…')"
 FAILURE_LOG = "Traceback (most recent call last):\n  File 'x'\nValueError: 12 is wrong"
 
 
@@ -79,14 +80,14 @@ def test_every_view_shows_something_and_complains_of_nothing(show, page):
         seen.add(text(browser))
         assert "undefined" not in text(browser)
         assert "NaN" not in text(browser)
-    assert len(seen) == 6
+    assert len(seen) == 7
 
 
 def test_a_definition_is_a_click_away_and_back(show, page):
     browser = show(page, "#/definitions")
     browser.click("#view tbody a")
     browser.wait("document.querySelectorAll('#view svg circle.dot').length === 8")
-    assert browser.run("document.querySelectorAll('#view svg .cross').length") == 1
+    assert browser.run("document.querySelector('#view svg .cluster text').textContent") == "1"
     assert browser.run("document.activeElement.textContent") == "double"
     assert browser.run("document.title") == "double · A title"
     browser.run("history.back()")
@@ -121,18 +122,26 @@ def test_the_plot_shows_what_is_chosen(show, page):
 @pytest.mark.parametrize(
     ("heading", "clicks", "order", "direction"),
     [
-        (1, 1, "a_slow b_fast c_failed", "ascending"),
-        (7, 1, "b_fast a_slow c_failed", "ascending"),
-        (7, 2, "a_slow b_fast c_failed", "descending"),
-        (9, 1, "b_fast a_slow c_failed", "descending"),
+        ("Solution", 1, "a_slow b_fast c_failed", "ascending"),
+        ("Latency", 1, "b_fast a_slow c_failed", "ascending"),
+        ("Latency", 2, "a_slow b_fast c_failed", "descending"),
+        ("Speed-up", 1, "b_fast a_slow c_failed", "descending"),
     ],
 )
 def test_a_click_sorts_and_empty_cells_stay_last(show, page, heading, clicks, order, direction):
     browser = show(page, "#/solutions")
+    headings = browser.run("[...document.querySelectorAll('#view th')].map(h => h.innerText)")
+    number = [name.split(" ")[0] for name in headings].index(heading)
     for _ in range(clicks):
-        browser.click(f"#view th:nth-child({heading + 1}) button")
+        browser.click(f"#view th:nth-child({number + 1}) button")
     assert [name.split()[0] for name in column(browser, 1)] == order.split()
-    sorted_by = f"document.querySelector('#view th:nth-child({heading + 1})').ariaSort"
+    sorted_by = f"document.querySelector('#view th:nth-child({number + 1})').ariaSort"
+    assert browser.run(sorted_by) == direction
+    # The address keeps the order: whoever opens it sees the same.
+    minus = "-" if direction == "descending" else ""
+    address = browser.run("location.hash")
+    assert address == f"#/solutions?sort={minus}{heading.lower()}"
+    show(page, address)
     assert browser.run(sorted_by) == direction
 
 
@@ -157,7 +166,7 @@ def test_the_filter_keeps_rows_with_all_words(show, page, words, count):
 # ----------------------------------------------------------------------------------- keyboard
 
 
-def test_sorting_filtering_and_logs_by_keyboard_alone(show, page):
+def test_filtering_and_logs_by_keyboard_alone(show, page):
     browser = show(page, "#/failures")
     browser.press("/")
     assert browser.run("document.activeElement.matches('input[type=search]')") is False
@@ -165,18 +174,20 @@ def test_sorting_filtering_and_logs_by_keyboard_alone(show, page):
     browser.press("/")
     assert browser.run("document.activeElement.matches('input[type=search]')")
     browser.press(*"failed")
+    assert browser.run("location.hash") == "#/evaluations?q=failed"
     browser.press("ArrowDown")
     assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
     browser.press("Enter")
-    browser.wait("document.querySelector('dialog').open")
-    browser.wait("document.querySelector('dialog pre').innerText.length > 3")
-    assert text(browser, "dialog pre") == FAILURE_LOG
-    assert browser.run("document.activeElement.textContent") == "Close"
-    browser.press("Escape")
-    browser.wait("!document.querySelector('dialog').open")
-    assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
+    browser.wait("location.hash.startsWith('#/evaluation/c_failed/w2?')")
+    browser.wait("document.querySelector('#view pre.log').innerText.length > 3")
+    assert text(browser, "#view pre.log") == FAILURE_LOG
+    assert text(browser, "#view pre.reason") == "ValueError: 12 is wrong"
+    browser.run("history.back()")
+    browser.wait("location.hash === '#/evaluations?q=failed'")
+    assert text(browser, ".count") == "1 of 9 evaluations"
     browser.press("/", "Escape")
     assert text(browser, ".count") == "9 evaluations"
+    assert browser.run("location.hash") == "#/evaluations"
 
 
 # ------------------------------------------------------------------------------------ strangers
@@ -206,23 +217,25 @@ def test_hostile_names_and_logs_stay_text(show, make_result):
     ]  # fmt: skip
     gaps = [DefinitionCoverage(n, n, 1, 1, 1, {n: 0}, (), (n,)) for n in HOSTILE]
     browser = show(render_page(results, PageInfo(*HOSTILE[:3]), gaps))
-    for view in ("overview", "definitions", "solutions", "evaluations", "failures", "coverage"):
+    for view in ("leaderboard", "definitions", "solutions", "evaluations", "failures", "coverage"):
         browser.run(f"location.hash = '#/{view}'")
         browser.wait("document.querySelectorAll('#view tbody tr').length > 1")
         stray = "document.querySelectorAll('#view script, #view img, [onmouseover]').length"
         assert browser.run(stray) == 0
         assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
-    browser.run("location.hash = '#/definitions'")
-    browser.wait("document.querySelector('#view h2').textContent === 'Definitions'")
-    links = browser.run("[...document.querySelectorAll('#view tbody a')].map(a => a.hash)")
-    assert len(links) == len(HOSTILE)
-    for link in links:
-        browser.run(f"location.hash = {json.dumps(link)}")
-        browser.wait("document.querySelector('#view .neighbours') !== null")
-        browser.run("document.querySelector('#view button.open').click()")
-        browser.wait("document.querySelector('dialog pre').innerText !== '…'")
-        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
-        browser.press("Escape")
+    for view in ("definitions", "solutions", "workloads", "evaluations"):
+        browser.run(f"location.hash = '#/{view}'")
+        browser.wait(f"document.querySelector('#view h2').textContent === '{view.capitalize()}'")
+        links = browser.run("[...document.querySelectorAll('#view tbody a')].map(a => a.hash)")
+        links = sorted({link for link in links if link.startswith(f"#/{view[:-1]}/")})
+        assert len(links) == len(HOSTILE)
+        for link in links:
+            browser.run(f"location.hash = {json.dumps(link)}")
+            browser.wait("document.querySelector('#view .kind') !== null")
+            browser.wait(UNPACKED)
+            assert browser.run("document.querySelector('#view h2').innerText.length") > 0
+            assert "This page has no" not in text(browser)
+            assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     assert browser.run("window.pwned") is None
     assert "\u202e" not in browser.run("document.body.innerText")
     assert "\0" not in browser.run("document.body.innerText")
@@ -262,18 +275,32 @@ def test_the_theme_is_that_of_the_system_until_it_is_switched(show, browser, pag
 @pytest.mark.parametrize(
     ("width", "view"),
     [
-        (400, "overview"),
-        (1280, "overview"),
-        (400, "definition/double"),
-        (400, "evaluations"),
-        (400, "failures"),
+        (1280, "leaderboard"),
+        *(
+            (375, view)
+            for view in (
+                "leaderboard",
+                "definitions",
+                "solutions",
+                "workloads",
+                "evaluations",
+                "failures",
+                "coverage",
+                "definition/double",
+                "solution/b_fast",
+                "workload/double/w1",
+                "evaluation/b_fast/w1",
+            )
+        ),
     ],
 )
 def test_nothing_sticks_out(show, browser, page, width, view):
-    """Wide content scrolls within its frame; the page itself never does."""
+    """On a phone, too: neither the page nor a table scrolls sideways."""
     browser.size(width)
     show(page, f"#/{view}")
     assert browser.run("document.documentElement.scrollWidth") <= width
+    sideways = "[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)"
+    assert not browser.run(sideways)
     outside = browser.run(
         "[...document.querySelectorAll('svg text')].filter(t => { const s = t.closest('svg')"
         ".getBoundingClientRect(), r = t.getBoundingClientRect();"

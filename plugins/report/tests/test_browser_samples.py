@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -64,9 +65,9 @@ def test_samples_outliers_and_dropped_ones_are_drawn(open_page, measured):
 def test_intervals_and_ranks_in_the_tables(open_page, measured):
     slow = measured("c_1", latency_ms=3.5, interval_ms=(3.0, 4.0))
     browser = open_page([measured(), measured("b_1", latency_ms=1.06), slow])
-    browser.wait("document.querySelectorAll('#view table').length === 2")
+    browser.wait("document.querySelectorAll('#view table').length === 3")
     assert browser.run(FIRST_TABLE.format(3)) == ["=1", "=1", "3"]
-    shown = browser.run("document.querySelectorAll('#view table')[1].innerText")
+    shown = browser.run("document.querySelectorAll('#view table')[2].innerText")
     assert "±4.8%" in shown
     assert "101 (−2)" in shown
     assert "1.9× ±26%" in shown
@@ -78,15 +79,48 @@ def test_doubts_are_shown_wherever_a_latency_is(open_page, measured):
         "b_1": '{"replayable": true}',
         "c_1": '{"loose_tolerance": true}',
     }
-    browser = open_page([*(measured(name, note=note) for name, note in notes.items())])
-    browser.wait("document.querySelectorAll('#view table').length === 2")
-    ranking, runs = (
-        browser.run(f"document.querySelectorAll('#view table')[{number}].innerText")
-        for number in (0, 1)
+    results = [measured(name, note=note) for name, note in notes.items()]
+    marked = {"a_1": "disputed", "b_1": "replayable", "c_1": "loose tolerance"}
+    browser = open_page(results, "#/leaderboard")
+    for view in ("leaderboard", "definitions", "solutions", "workloads", "evaluations",
+                 "definition/double", "workload/double/w1"):  # fmt: skip
+        browser.run(f"location.hash = '#/{view}'")
+        browser.wait(f"document.body.dataset.view === '{view.split('/')[0]}'")
+        rows = browser.run("[...document.querySelectorAll('#view tbody tr')].map(r => r.innerText)")
+        for name, word in marked.items():
+            mine = [row for row in rows if name in row and "ms" in row]
+            assert all(word in row for row in mine), (view, name, mine)
+            assert mine or view in ("leaderboard", "definitions", "workloads")
+    for name, word in marked.items():
+        for view in (f"solution/{name}", f"evaluation/{name}/w1"):
+            browser.run(f"location.hash = '#/{view}'")
+            browser.wait(f"document.body.dataset.view === '{view.split('/')[0]}'")
+            assert word in browser.run("document.querySelector('#view').innerText")
+
+
+def test_failures_that_are_close_are_one_mark_with_their_number(open_page, measured, make_result):
+    sizes = (1, 1000, 1001, 1002, 5000)
+    failed = [
+        make_result(f"f_{n}", workload=f"w{size}", axes={"N": size}, status=status, log="bad")
+        for size in sizes
+        for n, status in enumerate(["TIMEOUT"] * 3 + ["RUNTIME_ERROR"] * 20)
+    ]
+    browser = open_page(
+        [measured(workload=f"w{size}", axes={"N": size}) for size in sizes] + failed
     )
-    for word in ("disputed", "replayable", "loose tolerance"):
-        assert f"1 {word}" in ranking
-        assert f"({word})" in runs
+    browser.wait("document.querySelectorAll('#view .cluster').length === 6")
+    numbers = "[...document.querySelectorAll('.cluster text')].map(t => t.textContent)"
+    assert browser.run(numbers) == ["20", "60", "20", "3", "9", "3"]
+    places = browser.run(
+        "[...document.querySelectorAll('.cluster circle')].map(c => c.getBoundingClientRect())"
+        ".map(r => [r.left, r.top, r.right, r.bottom])"
+    )
+    for one, other in itertools.combinations(places, 2):
+        assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    browser.click(".cluster")
+    browser.wait("document.body.dataset.view === 'workload'")
+    assert browser.run("location.hash") == "#/workload/double/w1?outcome=RUNTIME_ERROR"
+    assert browser.run("document.querySelector('.count').innerText") == "20 of 24 evaluations"
 
 
 def test_other_timers_are_shown_apart(open_page, measured):

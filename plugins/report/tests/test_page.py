@@ -8,10 +8,13 @@ import random
 import re
 import string
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
-from flashinfer_bench.report import PageInfo, render_page
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.run_source import RunRow
+from flashinfer_bench.report import PageInfo, collect_results, latest_results, render_page
 
 INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
 HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)>\"'&\x1b[31m"
@@ -67,7 +70,7 @@ def test_it_asks_for_nothing(results):
     assert all(value.startswith("#") for _, value in checker.references)
     assert checker.handlers == []
     assert checker.styles == []  # the policy forbids them
-    assert checker.tags.count("script") == 5  # four of which are data
+    assert checker.tags.count("script") == 7  # six of which are data
     assert "link" not in checker.tags
     without_namespace = page.replace('"http://www.w3.org/2000/svg"', "")
     assert not re.search(r"url\(|@import|https?://", without_namespace)
@@ -94,10 +97,24 @@ def test_hostile_names_and_logs_are_text(make_result):
     ]  # fmt: skip
     page = render_page(results, PageInfo(HOSTILE, HOSTILE, HOSTILE))
     checker = check(page)
-    assert checker.tags.count("script") == 5
+    assert checker.tags.count("script") == 7
     assert "img" not in checker.tags
     assert checker.handlers == []
     assert "\x1b" not in page
+
+
+def test_the_head_says_what_was_evaluated_when_and_with_what(maker):
+    maker.sound()
+    maker.trace(hardware="H200", timestamp="2026-03-04T05:06:07",
+                provenance={"seed": 7, "driver": "570.1"})  # fmt: skip
+    trace_set = TraceSet.from_path(maker.root)
+    info = PageInfo("A title", "/data/set", "today", "fib report visualize d")
+    page = render_page(latest_results(collect_results(trace_set)), info, (), trace_set)
+    facts = dict(re.findall(r"<dt>([^<]*)</dt><dd><bdi>([^<]*)</bdi></dd>", page))
+    assert facts == {
+        "Dataset": "/data/set", "Command": "fib report visualize d", "Device": "Test CPU; H200",
+        "Evaluated": "2026-01-01 to 2026-03-04", "Driver": "570.1", "Seed": "7",
+    }  # fmt: skip
 
 
 def test_numbers_of_the_tiles(results, make_result):
@@ -113,24 +130,46 @@ def test_numbers_of_the_tiles(results, make_result):
     }
 
 
-def test_ten_thousand_evaluations_with_samples_and_noise_stay_small(make_result, unpack):
+def test_ten_thousand_evaluations_with_everything_stay_small(make_result, unpack):
     rng = random.Random(5)
-    results = []
-    for n in range(10_000):
+
+    def noise(length):
+        return "".join(rng.choices(string.ascii_letters, k=length))
+
+    def run(n, **changes):
         middle = rng.lognormvariate(0, 2)
-        samples = tuple(middle * rng.lognormvariate(0, 0.05) for _ in range(40))
-        results.append(
-            make_result(
-                f"a_{n % 10}", workload=f"w{n}", definition=f"d{n // 200}", latency_ms=middle,
-                samples_ms=samples, interval_ms=(middle * 0.98, middle * 1.03),
-                speedup_interval=(rng.random(), 2.0 + rng.random()),
-                timing={"watched": {"cpu": {"load": [rng.random() for _ in range(3)]}}},
-                log="".join(rng.choices(string.ascii_letters, k=1000)),
-            )
+        return make_result(
+            f"a_{n % 10}_{n // 200}", workload=f"w{n}", definition=f"d{n // 200}", log=noise(1000),
+            latency_ms=middle, interval_ms=(middle * 0.98, middle * 1.03),
+            samples_ms=tuple(middle * rng.lognormvariate(0, 0.05) for _ in range(40)),
+            speedup_interval=(rng.random(), 2.0 + rng.random()),
+            timing={"watched": {"cpu": {"load": [rng.random() for _ in range(3)]}}}, **changes,
         )  # fmt: skip
-    page = render_page(results, INFO)
+
+    results = [run(n) for n in range(10_000)]
+    older = [run(n, timestamp=f"2025-{n}") for n in range(3_000)]
+    spec = SimpleNamespace(language="python")
+    solutions = {
+        f"d{n}": [
+            SimpleNamespace(
+                name=f"a_{m}_{n}", author="a", spec=spec,
+                sources=[SimpleNamespace(path="main.py", content=noise(3000))],
+            )
+            for m in range(10)
+        ]
+        for n in range(50)
+    }  # fmt: skip
+    rows = [row_of(one) for one in (*older, *results)]
+    trace_set = SimpleNamespace(definitions={}, solutions=solutions, run_rows=lambda: rows)
+    page = render_page(results, INFO, (), trace_set)
     assert len(page.encode()) < 3_000_000
-    shapes = unpack(page, "shapes")
-    places = unpack(page, "data")["runs"]["shape"]
+    shapes, data = unpack(page, "shapes"), unpack(page, "data")
+    places = data["runs"]["shape"]
     assert sorted(place for place in places if place >= 0) == list(range(len(shapes)))
     assert len(shapes) > 5_000
+    assert (data["latest"], len(places)) == (10_000, 12_000)
+    assert len(unpack(page, "sources")["files"]) == 500
+
+
+def row_of(result):
+    return RunRow(*(getattr(result, name) for name in RunRow.__struct_fields__))

@@ -31,7 +31,7 @@ def test_a_saved_report_shows_what_the_first_did(fib, maker, report, tmp_path):
     # It need not lie with its dataset, and is what --json writes.
     other = tmp_path / "piped.json"
     other.write_text(fib("validate", maker.root, "--json").stdout)
-    page = tmp_path / "new" / "page.html"
+    page = tmp_path / "page.html"
     assert fib("validate-render", other, "--output", page).exit_code == 0
     assert page.read_bytes() == report.with_suffix(".html").read_bytes()
 
@@ -95,6 +95,8 @@ def test_files_that_cannot_be_read_or_written(fib, report, tmp_path):
         result = fib("validate-render", path)
         assert result.exit_code == 2
         assert f"{path} cannot be read" in result.stderr
-    result = fib("validate-render", report, "--output", report / "page.html")
-    assert result.exit_code == 4
-    assert "cannot write" in result.stderr
+    for folder in (report, tmp_path / "nowhere"):
+        result = fib("validate-render", report, "--output", folder / "page.html")
+        assert result.exit_code == 2
+        assert f"there is no folder {folder}" in result.stderr
+        assert not (tmp_path / "nowhere").exists()

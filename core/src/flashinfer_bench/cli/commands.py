@@ -22,9 +22,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from flashinfer_bench import env
 from flashinfer_bench._lazy import import_string
-from flashinfer_bench._providers import provided_commands
+from flashinfer_bench._providers import install_hint, provided_commands
 from flashinfer_bench._version import __version__
-from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
+from flashinfer_bench.errors import CapabilityError, ConfigError, FibError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class Listed(NamedTuple):
         if not self.factory:
             raise CapabilityError(
                 f"'fib {self.name}' is provided by {self.origin}, which is not installed",
-                hint=f"pip install {self.origin}",
+                hint=install_hint(self.origin),
             )
         try:
             return import_string(self.factory)
@@ -223,13 +223,20 @@ class LazyCommand(TyperCommand):
         listed = self._listed
         command = as_command(listed.load(), listed.word, listed.summary)
         for each in self._subcommands:
-            _add(command, each)
+            if each.factory or isinstance(command, TyperGroup):
+                _add(command, each)
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
 def _add(group: Any, listed: Listed) -> None:
     """Add a plugin's subcommand to a loaded group, whose own commands are never replaced."""
-    if not isinstance(group, TyperGroup):
+    if hasattr(group, "extend"):
+        try:
+            group.extend(as_command(listed.load(), listed.word))
+            return
+        except FibError as error:
+            reason = error.message
+    elif not isinstance(group, TyperGroup):
         reason = f"{group.name!r} has no subcommands"
     elif listed.word in group.commands:
         reason = f"{group.name!r} has a command of this name itself"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench import env
+from flashinfer_bench._providers import install_hint
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import table, talk
-from flashinfer_bench.errors import CapabilityError, SelectionError
+from flashinfer_bench.errors import CapabilityError, ConfigError, SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from flashinfer_bench.data import TraceSet
     from flashinfer_bench.errors import DataError
@@ -58,7 +60,34 @@ def dataset_roots(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     """
     if hub:
         return (*(local or ()), _fetch(hub))
-    return tuple(local) if local else (env.dataset_path(),)
+    return tuple(local) if local else (default_dataset(),)
+
+
+def default_dataset() -> Path:
+    """Return the dataset of a command line that names none.
+
+    That of ``FIB_DATASET_PATH``, else the current folder, or the nearest of its parents, that has a
+    folder ``definitions``.
+    """
+    if not env.set_variables().get("FIB_DATASET_PATH"):
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / "definitions").is_dir():
+                return folder
+    return env.dataset_path()
+
+
+def require_writable(folder: Path, hint: str) -> None:
+    """Refuse a folder that cannot be written to, before the work is done for nothing.
+
+    Raises
+    ------
+    ConfigError
+        With `hint`.
+    """
+    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise ConfigError(f"{there} is not a folder that may be written to", hint=hint)
 
 
 def _fetch(text: str) -> Path:
@@ -115,7 +144,7 @@ def _merged(sets: list[TraceSet]) -> TraceSet:
     try:
         from flashinfer_bench.data import merge_trace_sets
     except ImportError as error:
-        hint = "pip install fib-datasets"
+        hint = install_hint("fib-datasets")
         raise CapabilityError(f"several datasets as one: {error}", hint=hint) from error
     merged: TraceSet = merge_trace_sets(sets)
     return merged

@@ -123,7 +123,7 @@ def exit_code_of(exc: BaseException) -> ExitCode:
     for kinds, code in _CODES:
         if isinstance(exc, kinds):
             return code
-    return ExitCode.CAPABILITY if _is_full_output(exc) else ExitCode.INTERNAL
+    return ExitCode.CAPABILITY if _is_full_output(exc) or _lacking(exc) else ExitCode.INTERNAL
 
 
 def report_failure(exc: BaseException) -> ExitCode:
@@ -143,6 +143,8 @@ def report_failure(exc: BaseException) -> ExitCode:
     elif _is_full_output(exc):
         discard_output()
         _tell(f"cannot write the output: {exc}", "make room where it goes")
+    elif lacking := _lacking(exc):
+        _tell(*lacking)
     elif isinstance(exc, errors.FibError):
         where = exc.where if isinstance(exc, errors.DataError) else ""
         _tell(f"{where}: {exc.message}" if where else exc.message, exc.hint)
@@ -195,6 +197,19 @@ def _is_usage_error(exc: BaseException) -> bool:
 def _is_full_output(exc: BaseException) -> bool:
     # A full disk below a dataset is a StorageError; a bare one is that of our standard output.
     return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _lacking(exc: BaseException) -> Optional[tuple[str, str]]:
+    """Return message and hint if this machine, and no bug, is why something was raised."""
+    if isinstance(exc, ModuleNotFoundError) and exc.name in ("fcntl", "pwd", "resource"):
+        return f"this command needs Linux or macOS ({exc})", "on Windows, use WSL 2"
+    if type(exc) in (OSError, PermissionError) and exc.errno in _DENIED:  # type: ignore[attr-defined]
+        hint = "change its permissions, or set FIB_CACHE_PATH to another folder"
+        return f"{exc.filename}: {exc.strerror}", hint  # type: ignore[attr-defined]
+    return None
+
+
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _wants_traceback() -> bool:

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Optional
 import typer
 from typer.core import TyperCommand
 
-from flashinfer_bench import env
-
 DEFAULT_HUB = "flashinfer-ai/flashinfer-trace"
 """The dataset that a bare ``--hub`` means."""
 
@@ -36,10 +34,21 @@ class GreedyCommand(TyperCommand):
     """A command whose repeatable options take all values that follow.
 
     ``--local a b`` and ``--local a --local b`` mean the same. Values end at the next option. A
-    ``--hub`` without a value means `DEFAULT_HUB`.
+    ``--hub`` without a value means `DEFAULT_HUB`. If the command has ``--local``, then what follows
+    its positional arguments are datasets, too.
     """
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def _local(self) -> Any:
+        arguments = [one for one in self.params if one.param_type_name == "argument"]
+        if any(one.nargs != 1 or one.name == "dataset" for one in arguments):
+            return None
+        return next((param for param in self.params if param.name == "local"), None)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the line of usage."""
+        return [*super().collect_usage_pieces(ctx), *(["[DATASET]"] if self._local() else [])]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Write the flag before each of its values, then parse as usual."""
         if any("--hub" in param.opts for param in self.params):
             args = _with_hub_named(args)
@@ -49,7 +58,16 @@ class GreedyCommand(TyperCommand):
             if getattr(param, "multiple", False)
             for flag in param.opts
         }
-        return super().parse_args(ctx, spread_values(args, repeatable))
+        local = self._local()
+        ctx.allow_extra_args = local is not None
+        rest = super().parse_args(ctx, spread_values(args, repeatable))
+        if local is not None and rest:
+            given = [*(ctx.params.get("local") or () if local.multiple else ()), *map(Path, rest)]
+            if not local.multiple and (ctx.params["local"] or len(given) > 1):
+                ctx.fail("only one DATASET can be given; --local and --dataset name one, too")
+            ctx.params["local"] = given if local.multiple else given[0]
+            ctx.args = []
+        return ctx.args
 
 
 def spread_values(args: list[str], repeatable: set[str]) -> list[str]:
@@ -112,7 +130,9 @@ def complete_solution(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _names_of_files(ctx: typer.Context, folder: str, incomplete: str) -> list[str]:
     # From file names alone: no record is read.
-    given = ctx.params.get("local") or env.dataset_path()
+    from flashinfer_bench.cli.datasets import default_dataset
+
+    given = ctx.params.get("local") or default_dataset()
     roots = given if isinstance(given, (list, tuple)) else [given]
     stems = (path.stem for root in roots for path in (Path(root) / folder).rglob("*.json"))
     return sorted(islice((one for one in stems if one.startswith(incomplete)), _MOST_NAMES))
@@ -120,13 +140,13 @@ def _names_of_files(ctx: typer.Context, folder: str, incomplete: str) -> list[st
 
 # --------------------------------------------------------------------------------------- options
 
-_LOCAL = "Default: $FIB_DATASET_PATH."
+_LOCAL = "Default: $FIB_DATASET_PATH, else the dataset that the current folder is in."
 Local = Annotated[
     Optional[list[Path]],
-    option("--local", metavar="DIR", help=f"Dataset folder; there may be several. {_LOCAL}"),
+    option("--local", "--dataset", metavar="DIR", help=f"Dataset folders. {_LOCAL}"),
 ]
 OneLocal = Annotated[
-    Optional[Path], option("--local", metavar="DIR", help=f"Dataset folder. {_LOCAL}")
+    Optional[Path], option("--local", "--dataset", metavar="DIR", help=f"Dataset folder. {_LOCAL}")
 ]
 Hub = Annotated[
     Optional[str],
@@ -157,13 +177,15 @@ def _names(flag: str, text: str, complete: Optional[Any] = None) -> Any:
 
 
 Definitions = Annotated[
-    Optional[list[str]], _names("--definition", "Only these definitions.", complete_definition)
+    Optional[list[str]],
+    _names("--definition", "Only these definitions, or patterns: 'gemm_*'.", complete_definition),
 ]
 Solutions = Annotated[
     Optional[list[str]], _names("--solution", "Only these solutions.", complete_solution)
 ]
 OpTypes = Annotated[Optional[list[str]], _names("--op-type", "Only definitions of these types.")]
 Authors = Annotated[Optional[list[str]], _names("--author", "Only solutions of these authors.")]
+Workloads = Annotated[Optional[list[str]], _names("--workload", "Only these workloads.")]
 Hardware = Annotated[
     Optional[list[str]],
     option(

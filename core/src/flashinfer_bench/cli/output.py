@@ -17,15 +17,17 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TextIO, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from rich.console import Console
+    from rich.text import Text
 
-_NARROWEST = 12  # a column of text is not folded to less; rich would fold it to nothing
+_SHORT = 8  # longer names get a line of their own where a table is too wide
 
 # C0 and C1 controls (with ESC, tab and newline) and the marks that reorder text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -77,6 +79,27 @@ def emit(text: str) -> None:
         The line, without its line break.
     """
     sys.stdout.write(text + "\n")
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write the file that ``--output`` names, into a folder that exists.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such folder.
+    StorageError
+        If it cannot be written.
+    """
+    from flashinfer_bench.data.storage import replace_file
+
+    if not path.absolute().parent.is_dir():
+        hint = "make it first, or name a file elsewhere"
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}", hint=hint)
+    try:
+        replace_file(path, data)
+    except StorageError as error:
+        raise StorageError(error.message, hint="name a file elsewhere") from error
 
 
 # ----------------------------------------------------------------------------------------- JSON
@@ -202,8 +225,6 @@ def table(
 ) -> None:
     """Print a table: drawn on a terminal, tab-separated values anywhere else.
 
-    On a terminal that is too narrow for its columns each row becomes a block of lines.
-
     Parameters
     ----------
     title : str
@@ -254,42 +275,65 @@ def rounded(value: Any) -> str:
     return _cell(value)
 
 
-def _fits(
-    names: Sequence[str], lines: Sequence[Sequence[Any]], numeric: Sequence[bool], width: int
-) -> bool:
-    """Return whether a drawn table is readable: numbers whole, text folded to 12 or more."""
-    needed = 0
-    for index, name in enumerate(names):
-        longest = max(map(len, (printable(name), *(rounded(line[index]) for line in lines))))
-        needed += (longest if numeric[index] else min(longest, _NARROWEST)) + 3  # and the gap
-    return needed <= width
-
-
 def _draw(title: str, names: Sequence[str], lines: Sequence[Sequence[Any]], file: TextIO) -> None:
-    from rich import box
-    from rich.table import Table
+    """Draw a table; no name is cut, whatever the width of the terminal.
+
+    Of a table that is too wide, columns with the same text in all lines stand above it; texts with
+    spaces go below their lines; then long names get lines of their own.
+    """
+    screen, numeric, every = console(file), numeric_columns(names, lines), range(len(names))
+    rows = [[*map(printable, names)], *([rounded(value) for value in line] for line in lines)]
+    if title:
+        screen.print(with_colours(printable(title)), style="italic")
+    widths = [max(len(row[n]) for row in rows) for n in every]
+    shown, above, below = [*every], list[int](), list[int]()
+
+    def too_wide() -> bool:
+        return bool(sum(widths[n] + 2 for n in shown) + 2 > screen.width + (0 if above else 4))
+
+    if too_wide() and len(rows) > 2:
+        for n in every[1:]:
+            if len({row[n] for row in rows[1:]}) == 1:
+                shown.remove(n)
+                screen.print(with_colours(f"{rows[0][n]}: {rows[1][n]}"))
+    while shown and too_wide():
+        texts = [n for n in shown if any(" " in row[n].replace(" ±", "") for row in rows[1:])]
+        long = [n for n in shown if not numeric[n] and widths[n] > _SHORT]
+        taken = texts[-1:] or long[:1] or shown
+        (above if long and not texts else below).extend(taken)
+        shown = [n for n in shown if n not in taken]
+    before: list[str] = []
+    for number, row in enumerate(rows):
+        heads = [row[n] for n in above] if number else []
+        for depth, name in enumerate(heads):
+            if heads[: depth + 1] != before[: depth + 1]:
+                screen.print(with_colours("  " * depth + name), overflow="fold")
+        before = heads
+        cells = [row[n].rjust(widths[n]) if numeric[n] else row[n].ljust(widths[n]) for n in shown]
+        if shown:
+            text = ("    " if above else "") + "  ".join(cells).rstrip()
+            screen.print(with_colours(text), style="" if number else "bold underline")
+        for n in sorted(below) if number else ():
+            if row[n] not in ("", "-"):
+                screen.print(with_colours(f"    {rows[0][n]}: {row[n]}"))
+    screen.print()
+
+
+def with_colours(text: str) -> Text:
+    """Return `text` for a console, with statuses in the colours of success and failure."""
     from rich.text import Text
 
-    # Text objects, not strings: a name such as "[red]" is a name and no markup.
-    screen, numeric = console(file), numeric_columns(names, lines)
-    headings = [Text(printable(name), style="bold") for name in names]
-    told = Text(printable(title), style="italic") if title else None
-    if not _fits(names, lines, numeric, screen.width):
-        screen.print(*filter(None, [told]))
-        width = max(map(len, headings)) + 2
-        for line in lines:
-            for heading, value in zip(headings, line, strict=True):
-                screen.print(heading + " " * (width - len(heading)) + rounded(value))
-            screen.print()
-        return
-    drawn = Table(title=told, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading, right in zip(headings, numeric, strict=True):
-        drawn.add_column(
-            heading, justify="right" if right else "left", no_wrap=right, overflow="fold"
-        )
-    for line in lines:
-        drawn.add_row(*(Text(rounded(value)) for value in line))
-    screen.print(drawn)
+    coloured = Text(text)
+    for style, words in _COLOURS.items():
+        coloured.highlight_regex(words, style)
+    return coloured
+
+
+_COLOURS = {
+    "green": r"\bPASSED\b|\bok\b",
+    "red": r"\b(?:INCORRECT_[A-Z]+|[A-Z]+_ERROR|TIMEOUT|broken)\b",
+    "yellow": r"\b(?:disputed|loose tolerance)\b",
+}
 
 
 def console(file: TextIO) -> Console:

@@ -285,7 +285,7 @@ def best(
         talk(f"{told}: {', '.join(loose)}")
     tied = [one for one in found if one.ties]
     if tied:
-        talk(f"in {len(tied)} of {len(found)} rankings the first cannot be told from others")
+        talk(f"{len(tied)} of {len(found)} rankings have no clear winner: intervals overlap")
     if baseline:
         talk(f"vs_baseline: latency of {baseline} over the solution's, unpaired: separate runs")
     raise typer.Exit(opened.exit_code())
@@ -295,7 +295,7 @@ def _comparison(results: Sequence[Result], baseline: str) -> Callable[[SolutionS
     try:
         from flashinfer_bench.report import NamedBaseline
     except ImportError as error:
-        raise CapabilityError(f"--baseline: {error}", hint="pip install fib-report") from error
+        raise CapabilityError(f"--baseline: {error}") from error
     compare: Callable[[SolutionScore], Any] = NamedBaseline(results, baseline).against
     return compare
 
@@ -414,7 +414,6 @@ class _PluginReports:
             log_level: options.LogLevel = None,
         ) -> None:
             set_up_logging(log_level)
-            from flashinfer_bench.data.storage import replace_file
             from flashinfer_bench.plugins import default_catalog
 
             draw = default_catalog().find("report", name).load()
@@ -423,7 +422,7 @@ class _PluginReports:
             if target is None:
                 emit(text)
             else:
-                replace_file(target, text.encode())
+                output.write_output(target, text.encode())
                 emit(str(target))
             raise typer.Exit(opened.exit_code())
 

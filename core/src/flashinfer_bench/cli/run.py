@@ -14,16 +14,24 @@ import typer
 from flashinfer_bench import env
 from flashinfer_bench.bench.observers import RunObserver
 from flashinfer_bench.cli import options, output
-from flashinfer_bench.cli.datasets import OpenedDataset, dataset_roots, open_datasets
+from flashinfer_bench.cli.datasets import (
+    OpenedDataset,
+    dataset_roots,
+    open_datasets,
+    require_writable,
+)
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import GreedyCommand, option
+from flashinfer_bench.cli.options import option
 from flashinfer_bench.cli.progress import make_progress
-from flashinfer_bench.cli.run_options import STOP_RULES, ConfigFile, with_settings
-from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError, UnknownNameError
+from flashinfer_bench.cli.run_options import STOP_RULES, ConfigFile, RunCommand, with_settings
+from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flashinfer_bench.bench import BenchmarkConfig, Skipped
-    from flashinfer_bench.data import Trace, TraceSet
+    from flashinfer_bench.cli.run_options import RunAddition
+    from flashinfer_bench.data import Trace
     from flashinfer_bench.report import SolutionScore
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -31,14 +39,17 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _SKIPS_SHOWN = 5
 
 
-@app.command("run", cls=GreedyCommand, epilog=STOP_RULES)
+@app.command("run", cls=RunCommand, epilog=STOP_RULES)
 @with_settings
 def run(
+    ctx: typer.Context,
     local: options.Local = None,
     hub: options.Hub = None,
     definitions: options.Definitions = None,
     solutions: options.Solutions = None,
     op_types: options.OpTypes = None,
+    authors: options.Authors = None,
+    workloads: options.Workloads = None,
     *,
     config: ConfigFile = None,
     save_results: Annotated[
@@ -49,7 +60,8 @@ def run(
         ),
     ] = None,
     resume: Annotated[
-        bool, option("--resume", help="Skip what earlier traces decide; retry crashes.")
+        bool,
+        option("--resume", help="Skip what earlier traces decide; retry crashes, timeouts."),
     ] = False,
     use_isolated_runner: Annotated[
         bool, option("--use-isolated-runner", help="A fresh process for every evaluation.")
@@ -96,10 +108,11 @@ def run(
         layered = BenchmarkConfig.default(**settings)
     level = output.set_up_logging(log_level, default=layered.log_level)
     session = RunSession(layered, save=save_results is not False, resume=resume, level=level)
+    session.additions = ctx.obj
     opened = [open_datasets([root]) for root in dataset_roots(local, hub)]
     try:
         for dataset in opened:
-            session.run(dataset, tuple(op_types or ()))
+            session.run(dataset, op_types=op_types, authors=authors, workloads=workloads)
     finally:
         session.show(as_json=as_json)
     if session.interrupted:
@@ -160,7 +173,14 @@ class RunSession:
         Whether what earlier traces decide is left out.
     level : str
         Level of logging.
+
+    Attributes
+    ----------
+    additions : sequence of RunAddition
+        What plugins add.
     """
+
+    additions: Sequence[RunAddition] = ()
 
     def __init__(self, config: BenchmarkConfig, *, save: bool, resume: bool, level: str) -> None:
         self._config = config
@@ -171,15 +191,15 @@ class RunSession:
         self.runs: list[DatasetRun] = []
         self.interrupted = False
 
-    def run(self, opened: OpenedDataset, op_types: tuple[str, ...] = ()) -> None:
+    def run(self, opened: OpenedDataset, **filters: Optional[Sequence[str]]) -> None:
         """Benchmark one dataset, unless the user has asked to stop.
 
         Parameters
         ----------
         opened : OpenedDataset
             The dataset.
-        op_types : tuple of str
-            Restricts the run to definitions of these types.
+        **filters
+            More fields of `Selection`; the configuration names definitions and solutions.
 
         Raises
         ------
@@ -193,23 +213,36 @@ class RunSession:
         if self.interrupted:
             return
         from flashinfer_bench.bench import Benchmark
+        from flashinfer_bench.report import Selection
 
-        config = _with_op_types(self._config, opened.trace_set, op_types)
+        config = self._config
+        names = {"definitions": config.definitions, "solutions": config.solutions}
+        given = {name: tuple(one) for name, one in {**names, **filters}.items() if one}
+        chosen = Selection(**given).narrow(opened.trace_set)
+        for addition in self.additions:
+            chosen = addition.choose(chosen)
+        # What these choose has been chosen; an empty list chooses nothing.
+        config = config.model_copy(update={name: one and None for name, one in names.items()})
+        if self._save:
+            hint = "--no-save-results runs without recording traces"
+            require_writable(opened.trace_set.traces_path, hint)
         current = DatasetRun(opened)
-        observers = [current, *make_progress(quiet=self._level not in ("DEBUG", "INFO"))]
-        with Benchmark(opened.trace_set, config, self._level, observers=observers) as benchmark:
+        progress = make_progress(quiet=self._level not in ("DEBUG", "INFO"))
+        observers = [current, *progress, *self.additions]
+        with Benchmark(chosen, config, self._level, observers=observers) as benchmark:
             if self._level != "DEBUG":  # progress and summary tell of each evaluation and skip
                 logging.getLogger("flashinfer_bench.bench.benchmark").setLevel(logging.ERROR)
             self.runs.append(current)
             try:
-                benchmark.run_all(dump_traces=self._save, resume=self._resume)
+                resume = self._resume or any(one.resume for one in self.additions)
+                benchmark.run_all(dump_traces=self._save, resume=resume)
             except KeyboardInterrupt:
                 self.interrupted = True
             except (ModuleNotFoundError, CapabilityError) as error:
                 if find_spec("torch") is not None:
                     raise
                 # Which is behind whatever else was missing.
-                hint = "pip install 'flashinfer-bench-core[torch]'; reports do without"
+                hint = "pip install torch numpy safetensors; reports do without"
                 raise CapabilityError("running a benchmark needs torch", hint=hint) from error
             except StorageError as error:
                 with suppress(StorageError):  # it may have been a matter of the moment
@@ -241,6 +274,8 @@ class RunSession:
         elif rows := [score for one in self.runs for score in one.scores()]:
             output.table("Results", _COLUMNS, rows)
         self._tell_summary()
+        for addition in self.additions:
+            addition.sum_up()
 
     def exit_code(self, *, strict: bool) -> ExitCode:
         """Return the exit code of the session.
@@ -264,6 +299,8 @@ class RunSession:
         for one in self.runs:
             statuses += one.statuses()
         output.tell_counts("evaluations", statuses, self._begin, interrupted=self.interrupted)
+        if self.interrupted and self._save:
+            output.talk("hint: 'fib run --resume' continues")
         _tell_skips([skip for one in self.runs for skip in one.skips])
         for one in self.runs:
             if one.traces:
@@ -285,9 +322,11 @@ def _outcome(score: SolutionScore) -> str:
 
 
 _COLUMNS = (
-    *(output.Column(name, name) for name in ("definition", "solution", "author", "workloads")),
+    *(output.Column(name, name) for name in ("definition", "solution")),
+    output.Column("author", "author", people=False),
+    output.Column("workloads", "workloads"),
     output.Column("outcome", _outcome),
-    output.Column("latency_ms", "median_latency_ms"),
+    output.Column("geomean_ms", "mean_latency_ms"),
     output.Column("speedup", "speedup"),
 )
 
@@ -299,25 +338,14 @@ def _tell_skips(skips: list[Skipped]) -> None:
     elsewhere = Counter(skip.reason for skip in skips if skip.kind == "device")
     for reason, count in elsewhere.items():
         output.talk(f"  {count} solution{'s' if count > 1 else ''}: {output.printable(reason)}")
-    others = [skip for skip in skips if skip.kind != "device"]
-    for skip in others[:_SKIPS_SHOWN]:
-        first_line = skip.reason.splitlines()[0] if skip.reason else skip.kind
-        output.talk("  " + output.printable(f"{skip.definition} / {skip.solution}: {first_line}"))
+    others: dict[str, list[Skipped]] = {}
+    for skip in skips:
+        if skip.kind != "device":
+            reason = (skip.reason or skip.kind).partition("\n")[0]
+            others.setdefault(reason.replace(f" (solution {skip.solution!r})", ""), []).append(skip)
+    for reason, alike in list(others.items())[:_SKIPS_SHOWN]:
+        names = {f"{one.definition} / {one.solution}": None for one in alike}
+        told = f"{next(iter(names))}{' and others' if len(names) > 1 else ''}: {reason}"
+        output.talk(output.printable(f"  {sum(one.count for one in alike)} x {told}"))
     if len(others) > _SKIPS_SHOWN:
-        output.talk(f"  … and {len(others) - _SKIPS_SHOWN} more")
-
-
-def _with_op_types(
-    config: BenchmarkConfig, trace_set: TraceSet, op_types: tuple[str, ...]
-) -> BenchmarkConfig:
-    """Turn a choice of op types into a choice of definitions."""
-    if not op_types:
-        return config
-    types = {name: definition.op_type for name, definition in trace_set.definitions.items()}
-    unknown = tuple(name for name in op_types if name not in types.values())
-    if unknown:
-        hint = f"there are: {', '.join(sorted(set(types.values())))}"
-        raise UnknownNameError(f"no op_type is called {unknown[0]!r}", hint=hint, unknown=unknown)
-    chosen = types if config.definitions is None else config.definitions
-    names = [name for name in types if types[name] in op_types and name in chosen]
-    return config.model_copy(update={"definitions": names})
+        output.talk(f"  … and {len(others) - _SKIPS_SHOWN} more reasons")

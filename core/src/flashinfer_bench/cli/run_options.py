@@ -1,4 +1,4 @@
-"""The options of ``fib run``; those with a value stand over the configuration if they are given."""
+"""The options of ``fib run``; those that are given override the configuration."""
 
 from __future__ import annotations
 
@@ -7,12 +7,60 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
+from flashinfer_bench._providers import provider_of
+from flashinfer_bench.bench.observers import RunObserver
 from flashinfer_bench.bench.stopping import described, rules
-from flashinfer_bench.cli.options import option
-from flashinfer_bench.errors import ConfigError
+from flashinfer_bench.cli.options import GreedyCommand, option
+from flashinfer_bench.errors import CapabilityError, ConfigError
+from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from flashinfer_bench.data import TraceSet
+
+
+class RunAddition(RunObserver):
+    """What a plugin adds to ``fib run``: it observes the run, may narrow it, and may sum it up.
+
+    A `CommandSpec` named ``"run NAME"`` adds options to ``fib run``: those of its function, which
+    is called with their values before the run and returns a `RunAddition`.
+
+    Attributes
+    ----------
+    resume : bool
+        Whether evaluations are left out that the traces of what `choose` returns decide.
+    """
+
+    resume = False
+
+    def choose(self, trace_set: TraceSet) -> TraceSet:
+        """Return what is to be run of a dataset: by default all of it."""
+        return trace_set
+
+    def sum_up(self) -> None:
+        """Tell what there is to tell after the table of results."""
+
+
+class RunCommand(GreedyCommand):
+    """A command that plugins add options to."""
+
+    def extend(self, addition: Any) -> None:
+        """Take the options of a command that makes a `RunAddition`."""
+        taken = {flag for param in self.params for flag in param.opts}
+        for flag in (flag for param in addition.params for flag in param.opts if flag in taken):
+            raise ConfigError(f"{flag} is an option of this command already")
+        self.params += addition.params
+        self._additions = [*getattr(self, "_additions", ()), addition]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Make the additions, keep them as ``ctx.obj``, and run the command."""
+        made = [
+            one.callback(**{param.name: ctx.params.pop(param.name) for param in one.params})
+            for one in getattr(self, "_additions", ())
+        ]
+        ctx.obj = [one for one in made if isinstance(one, RunAddition)]
+        return super().invoke(ctx)
 
 
 #: Metavar and help of each setting's option, in the order in which the help lists them.
@@ -34,25 +82,25 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
     ),
     "processes": ("N", "Processes to spread timed calls over. Default: 2 a trial; on GPUs 1."),
     "cache": ("STATE", "cold, or warm: do not empty caches before timed calls. Default: cold."),
-    "watch": (None, "Look at clocks, temperature and load while timing. Default: yes."),
+    "watch": (None, "Record clocks, temperature and load while timing. Default: yes."),
     "interleave_reference": (None, "Time the reference in turn with each solution. Default: yes."),
-    "lock_clocks_mhz": ("MHZ", "Hold the SM clock of GPUs there during the run."),
+    "lock_clocks_mhz": ("MHZ", "Lock the SM clock of GPUs at this frequency during the run."),
     "tolerance": (
         "NAME",
-        "fixed, or dtype: what suits the dtypes, where no tolerance is set. Default: fixed.",
+        "fixed, or dtype: by element type where no tolerance is set. Default: fixed.",
     ),
     "rtol": ("X", "Relative tolerance. Default: 0.01."),
     "atol": ("X", "Absolute tolerance. Default: 0.01."),
     "required_matched_ratio": ("X", "Share of elements within tolerance, in (0, 1]."),
     "timeout_seconds": ("S", "Seconds that one evaluation may take. Default: 300."),
-    "seed": ("N", "Seed of the random inputs. Default: a fresh one."),
+    "seed": ("N", "Seed of the random inputs. Default: a new one for each run."),
     "executor": ("NAME", "Executor plugin to use."),
     "timer": ("NAME", "Timer plugin to use."),
     "sandbox": (
         "LEVEL",
         "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto.",
     ),
-    "trust": ("MODE", "full, or off: believe the latencies that solutions tell."),
+    "trust": ("MODE", "full, or off: trust self-reported latencies. Default: full."),
     "build_jobs": ("N", "Solutions that are compiled at once. Default: cores - 1."),
 }
 # Of those whose flag is not the name.
@@ -72,10 +120,38 @@ _KINDS: dict[Optional[str], Any] = {
 }
 
 
+def _known_device(value: Optional[str]) -> Optional[str]:
+    known = {"cpu", "cuda"}.union(*(one.spec.devices for one in default_catalog().executors))
+    for name in value.split(",") if value else ():
+        if name.strip().partition(":")[0] not in known:
+            hint = "did you mean cuda?" if name == "gpu" else "several: cuda:0,cuda:1"
+            raise ConfigError(f"no device {name!r}; allowed: cpu, cuda or cuda:N", hint=hint)
+    return value
+
+
+def _registered(kind: str) -> Callable[[Optional[str]], Optional[str]]:
+    """Make a check that refuses names that no plugin could provide, before torch is imported."""
+
+    def check(value: Optional[str]) -> Optional[str]:
+        catalog = default_catalog()
+        if value is not None and not provider_of(kind, value):
+            try:
+                catalog.find(kind, value)
+            except CapabilityError as error:
+                if all(plugin.state != "broken" for plugin in catalog.plugins):
+                    raise ConfigError(error.message, hint=error.hint) from error
+        return value
+
+    return check
+
+
+_CHECKS = {"device": _known_device, **{kind: _registered(kind) for kind in ("executor", "timer")}}
+
+
 def _option(name: str) -> Any:
     metavar, text = _SETTINGS[name]
     flags = (_FLAGS[name],) if name in _FLAGS else ()
-    return option(*flags, metavar=metavar, help=text)
+    return option(*flags, metavar=metavar, help=text, callback=_CHECKS.get(name))
 
 
 # Those that other commands have, too.
@@ -89,7 +165,7 @@ Sandbox = Annotated[Optional[str], _option("sandbox")]
 Trust = Annotated[Optional[str], _option("trust")]
 ConfigFile = Annotated[
     Optional[Path],
-    option("--config", metavar="FILE", help="YAML file of settings; options stand over it."),
+    option("--config", metavar="FILE", help="YAML config file; command-line options override it."),
 ]
 
 #: Appended to the help: each rule with its parameters, as their declarations say.

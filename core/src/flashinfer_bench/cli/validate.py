@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from flashinfer_bench.cli.datasets import dataset_roots, show_findings
+from flashinfer_bench.cli.datasets import dataset_roots, require_writable, show_findings
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, GreedyCommand, Hub, Local, LogLevel, option
 from flashinfer_bench.cli.output import emit_json, set_up_logging, talk, to_plain
@@ -60,12 +59,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("validate", cls=GreedyCommand)
 def validate(
-    dataset: Annotated[
-        Optional[Path],
-        typer.Argument(
-            metavar="[DATASET]", show_default=False, help="The same as --local DATASET."
-        ),
-    ] = None,
     local: Local = None,
     hub: Hub = None,
     checks: Checks = None,
@@ -92,16 +85,15 @@ def validate(
     to_files = {"json", "html"}.intersection(wanted)
     if output_folder and not to_files:
         raise typer.BadParameter("--output-folder is for --outputs json and html; name one of them")
-    given = [*([dataset] if dataset else []), *(local or [])]
-    if to_files and hub and not (output_folder or given):
+    if to_files and hub and not (output_folder or local):
         raise ConfigError(
             "--hub names a dataset in a shared cache, which takes no reports",
             hint="name a folder for them with --output-folder",
         )
-    roots = dataset_roots(given, hub)
+    roots = dataset_roots(local, hub)
     folder = output_folder or roots[0] / "reports"
     if to_files:
-        _require_writable(folder)
+        require_writable(folder, "name another one with --output-folder")
     from flashinfer_bench.data.storage import replace_file
     from flashinfer_bench.plugins import default_catalog
     from flashinfer_bench.validate import validate_dataset
@@ -137,13 +129,3 @@ def validate(
 
 def _separated(values: Optional[Sequence[str]]) -> list[str]:
     return [name.strip() for value in values or () for name in value.split(",")]
-
-
-def _require_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written, before the work is done for nothing."""
-    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise ConfigError(
-            f"no report can be written into {folder}: {there} is not a folder that may be written",
-            hint="name another one with --output-folder",
-        )

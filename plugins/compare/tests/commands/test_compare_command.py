@@ -95,7 +95,7 @@ class TestRealProcesses:
         (["--baseline", "old"], 2, "--candidate NAME"),
         ([], 2, "two solutions are needed"),
         (["old"], 2, "two solutions are needed, and 'old' is one"),
-        (["old", "new", "wrong"], 2, "unexpected extra argument"),
+        (["old", "new", "wrong", "more"], 2, "only one DATASET can be given"),
         (["old", "new", "--baseline", "old"], 2, "--baseline 'old' is given beside"),
         (["old", "newer"], 2, "did you mean new"),
         (["old", "far"], 5, "compare two solutions of one definition"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "baselines": ("Against", "NamedBaseline"),
-    "causes": ("cause",),
+    "causes": ("Failures", "cause", "group_failures", "reason_of"),
     "coverage": ("DefinitionCoverage", "find_gaps"),
     "page": ("PageInfo", "render_page"),
     "ratings": ("Rating", "fastp_curves", "rate_authors"),
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register the subcommands of report, ``fib apply`` and ``fib validate-render``."""
+    """Register what this plugin adds to ``fib``."""
     for name, summary in (
         ("summary", "Count what there is, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
@@ -47,6 +47,17 @@ def fib_register_commands() -> Iterable[CommandSpec]:
             factory=f"fib_report.commands:{name}_app",
             summary=summary,
         )
+    yield CommandSpec(
+        name="run report",
+        factory="fib_report.run_addition:add_to_run",
+        summary="Why solutions failed; --lf, -x, --maxfail, --junit.",
+    )
+    yield CommandSpec(
+        name="show",
+        factory="fib_report.show:app",
+        summary="Show all that is known of a definition, solution, workload or trace.",
+        priority=935,
+    )
     yield CommandSpec(
         name="validate-render",
         factory="fib_report.commands:validate_render",

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench import env
 from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import tell_broken
+from flashinfer_bench.cli.datasets import default_dataset, tell_broken
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, option
 from flashinfer_bench.cli.output import (
@@ -72,7 +71,7 @@ def only_folder(dataset: Optional[Path], local: Optional[Path]) -> Path:
     """Return the folder of the dataset, however it was given."""
     if dataset is not None and local is not None:
         raise typer.BadParameter("DATASET and --local are the same; give one")
-    return dataset or local or env.dataset_path()
+    return dataset or local or default_dataset()
 
 
 def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:

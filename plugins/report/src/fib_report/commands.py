@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
 from datetime import datetime, timezone
 from functools import partial
 from operator import attrgetter
@@ -15,7 +17,14 @@ from flashinfer_bench.cli import options, report
 from flashinfer_bench.cli.datasets import error_documents, open_datasets, show_findings
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
-from flashinfer_bench.cli.output import Column, document_of, emit, set_up_logging, talk
+from flashinfer_bench.cli.output import (
+    Column,
+    document_of,
+    emit,
+    set_up_logging,
+    talk,
+    write_output,
+)
 from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
@@ -393,7 +402,6 @@ def visualize(
     set_up_logging(log_level)
     from fib_report.coverage import find_gaps
     from fib_report.page import PageInfo, render_page
-    from flashinfer_bench.data.storage import replace_file
 
     opened, results = report.open_results(
         local,
@@ -408,8 +416,10 @@ def visualize(
     scope = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     # What solutions or authors alone lack is no gap of the dataset.
     gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
-    page = render_page(results, PageInfo(title, opened.name, now), gaps).encode()
-    replace_file(output, page)
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    info = PageInfo(title, opened.name, now, command)
+    page = render_page(results, info, gaps, opened.trace_set).encode()
+    write_output(output, page)
     talk(f"{len(results)} evaluations, {len(page) / 1024:,.0f} KiB")
     emit(str(output))
     raise typer.Exit(opened.exit_code())
@@ -448,9 +458,8 @@ def validate_render(
         show_findings(datasets)
         return
     from fib_report.validation import validation_page
-    from flashinfer_bench.data.storage import replace_file
 
-    replace_file(output, validation_page(datasets).encode())
+    write_output(output, validation_page(datasets).encode())
     talk(f"report written to {output}")
 
 

@@ -126,7 +126,7 @@ def carried(page):
 
 
 def test_visualize(fib, maker, tmp_path):
-    page = tmp_path / "deep/page.html"
+    page = tmp_path / "page.html"
     options = ["--output", page, "--title", "<T>", "--author", "alice"]
     result = fib("report", "visualize", "--local", maker.sound().root, *options)
     assert result.exit_code == 0, result.stderr

@@ -1,7 +1,5 @@
 """``fib sanitize``: taking workloads out of a dataset that no benchmark should run."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 from collections import Counter
@@ -11,7 +9,7 @@ import typer
 
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import AsJson, LogLevel, OneLocal
+from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, OneLocal
 from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ _SHOWN = 10
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command("sanitize")
+@app.command("sanitize", cls=GreedyCommand)
 def sanitize(
     local: OneLocal = None,
     dry_run: Annotated[

@@ -1,6 +1,6 @@
 """``fib trace``: the workloads that tracing has collected."""
 
-# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
+# ruff: noqa: TC003 - typer reads the annotations at run time
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import AsJson, LogLevel, OneLocal
+from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, OneLocal
 from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
 from flashinfer_bench.errors import SelectionError
 
@@ -29,7 +29,7 @@ def trace() -> None:
     """Look at the workloads that were collected."""
 
 
-@app.command("summary")
+@app.command("summary", cls=GreedyCommand)
 def summary(local: OneLocal = None, as_json: AsJson = False, log_level: LogLevel = None) -> None:
     """Say for each definition how many workloads there are, of which sizes, with how many bytes.
 

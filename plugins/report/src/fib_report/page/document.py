@@ -6,7 +6,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from fib_report.page.markup import Markup, element
 from fib_report.page.payload import Extras, pack, page_data, ratio_label
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fib_report.coverage import DefinitionCoverage
+    from flashinfer_bench.data import TraceSet
     from flashinfer_bench.report.results import Result
     from flashinfer_bench.report.scores import Best
 
@@ -29,13 +30,18 @@ SCRIPTS = (
     "curves",
     "scatter",
     "strips",
-    "run_dialog",
+    "roofline",
+    "code",
+    "columns",
+    "leaderboard",
     "views",
     "definition",
+    "details",
+    "compare",
     "main",
 )
 
-_VIEWS = ("overview", "definitions", "solutions", "evaluations", "failures")
+_VIEWS = ("leaderboard", "definitions", "solutions", "workloads", "evaluations", "failures")
 
 
 @dataclass(frozen=True)
@@ -50,15 +56,21 @@ class PageInfo:
         Where the results come from.
     generated : str
         When the page was made.
+    command : str
+        What made it.
     """
 
     title: str
     dataset: str
     generated: str
+    command: str = ""
 
 
 def render_page(
-    results: Sequence[Result], info: PageInfo, coverage: Sequence[DefinitionCoverage] = ()
+    results: Sequence[Result],
+    info: PageInfo,
+    coverage: Sequence[DefinitionCoverage] = (),
+    trace_set: Optional[TraceSet] = None,
 ) -> str:
     """Return the page as text.
 
@@ -70,6 +82,8 @@ def render_page(
         What its head says.
     coverage : sequence of DefinitionCoverage
         What is missing, as `find_gaps` tells it; without it the page says nothing about that.
+    trace_set : TraceSet, optional
+        The dataset. Without it the page has no sources, no earlier evaluations and no rooflines.
 
     Returns
     -------
@@ -77,16 +91,17 @@ def render_page(
         An HTML document that needs no other file and asks for none.
     """
     extras = Extras()
-    data = page_data(results, coverage, extras)
+    data = page_data(results, coverage, extras, trace_set)
+    runs = data["runs"]
+    more = {"compare": len(runs["time"]) > data["latest"], "coverage": bool(coverage)}
     body = element(
         "body",
         element("a", "Skip to the content", href="#view", class_="skip"),
-        _header(results, info),
+        _header(info, data["facts"]),
         _tiles(results, best_solutions(score_solutions(results))),
-        _navigation([*_VIEWS, *(["coverage"] if coverage else [])]),
+        _navigation([*_VIEWS, *(name for name, is_shown in more.items() if is_shown)]),
         element("main", _waiting(), id="view", tabindex="-1"),
         element("footer", f"Made by flashinfer-bench {__version__} at {info.generated}."),
-        element("dialog", id="run", aria_labelledby="run-title"),
         element("div", id="tip", hidden=True),
         # What is there so far is shown while the browser still reads the rest.
         _packed("data", data),
@@ -94,6 +109,8 @@ def render_page(
         _packed("logs", extras.logs.texts),
         _packed("shapes", extras.shapes.shapes),
         _packed("timings", extras.timings.texts),
+        _packed("settings", extras.settings.texts),
+        _packed("sources", {"texts": extras.sources.texts, "files": extras.files}),
         element("script", Markup(_script())),
     )
     return as_document(info.title, body, _script())
@@ -143,17 +160,18 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _header(results: Sequence[Result], info: PageInfo) -> Markup:
-    devices = sorted({result.hardware for result in results})
-    shown = ", ".join(devices[:3]) + (f" and {len(devices) - 3} more" if devices[3:] else "")
+def _header(info: PageInfo, facts: Sequence[tuple[str, str]]) -> Markup:
+    told = [("Dataset", info.dataset), ("Command", info.command), *facts]
+    pairs = [
+        element("div", element("dt", name), element("dd", element("bdi", value)))
+        for name, value in told
+        if value
+    ]
     return element(
         "header",
-        element(
-            "div",
-            element("h1", element("bdi", info.title)),
-            element("p", element("bdi", f"{info.dataset} · {shown}"), class_="note"),
-        ),
+        element("h1", element("bdi", info.title)),
         element("button", "Dark theme", type="button", id="theme", hidden=True),
+        element("dl", *pairs, class_="facts"),
     )
 
 
@@ -185,6 +203,7 @@ def _tiles(results: Sequence[Result], best: Sequence[Best]) -> Markup:
         tile("Passed", f"{passed / len(results):.0%}"),
         tile("Mean speed-up of the best", "–" if speedup is None else ratio_label(speedup)),
         class_="tiles",
+        aria_label="Totals",
     )
 
 

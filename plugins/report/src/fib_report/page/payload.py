@@ -11,14 +11,21 @@ import json
 import math
 import re
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from fib_report.causes import cause
 from fib_report.ratings import fastp_curves, rate_authors
 from fib_report.regressions import quartiles
-from flashinfer_bench.data.run_source import read_details
-from flashinfer_bench.report.results import label_of, split_by_setting
+from fib_report.roofline import SOME, Rooflines
+from flashinfer_bench.data.run_source import RunDetails, read_traces
+from flashinfer_bench.report.results import (
+    collect_results,
+    label_of,
+    split_by_setting,
+    with_intervals,
+)
 from flashinfer_bench.report.scores import best_solutions, natural_order, score_solutions
 from flashinfer_bench.stats.samples import quantile
 
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
     from fib_report.coverage import DefinitionCoverage
     from fib_report.ratings import Curve
-    from flashinfer_bench.data.run_source import RunDetails
+    from flashinfer_bench.data import TraceSet
     from flashinfer_bench.report.results import Conditions, Result
     from flashinfer_bench.report.scores import SolutionScore
 
@@ -254,10 +261,10 @@ class ShapeBook:
 WHOLE = 4_000
 """Characters of a log that is taken along as it is; of a longer one both ends are."""
 
-FULL_BYTES = 1_150_000
+FULL_BYTES = 950_000
 """Compressed size of all logs from which on only their last lines are taken along."""
 
-MOST_BYTES = 1_300_000
+MOST_BYTES = 1_050_000
 """Compressed size of all logs from which on none is taken along."""
 
 _TAIL = 200
@@ -270,14 +277,16 @@ class LogBook:
 
     Parameters
     ----------
-    full_bytes, most_bytes : int
-        See `FULL_BYTES` and `MOST_BYTES`.
+    full_bytes, most_bytes, whole : int
+        See `FULL_BYTES`, `MOST_BYTES` and `WHOLE`.
     """
 
-    def __init__(self, full_bytes: int = FULL_BYTES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, full_bytes: int = FULL_BYTES, most_bytes: int = MOST_BYTES, whole: int = WHOLE
+    ) -> None:
         self.texts: list[str] = []
         self._places: dict[str, int] = {}
-        self._full, self._most = full_bytes, most_bytes
+        self._full, self._most, self._whole = full_bytes, most_bytes, whole
         # A running compressor tells what a log really costs: most repeat what others say.
         self._compressor = zlib.compressobj(6)
         self._used = 0
@@ -305,7 +314,7 @@ class LogBook:
     def _keep(self, log: str) -> int:
         if self._used >= self._most:
             return -1
-        text = excerpt(log, WHOLE if self._used < self._full else _TAIL)
+        text = excerpt(log, self._whole if self._used < self._full else _TAIL)
         self._used += len(self._compressor.compress(text.encode("utf-8", "replace")))
         self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
         self.texts.append(text)
@@ -348,8 +357,14 @@ _CORNERS = 240  # of a curve; a screen shows no more
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-_TIMINGS_BYTES = 200_000
-"""Compressed size of what is told of all timings from which on nothing more is."""
+_TIMINGS_BYTES = 150_000
+_SETTINGS_BYTES = 60_000
+_SOURCES_BYTES = 220_000
+"""Compressed size of all timings, settings or sources from which on no more are taken along."""
+
+_LONGEST_SOURCE = 60_000
+_MOST_ROWS = 12_000  # of evaluations, old ones included
+_LEAST_OLD = 2_000
 
 
 @dataclass
@@ -362,13 +377,22 @@ class Extras:
         The logs; those of failures come first.
     shapes : ShapeBook
         Distributions of samples; those of the best solutions come first.
-    timings : LogBook
-        What is told of how samples were taken.
+    timings, settings : LogBook
+        What is told of how samples were taken, and with which settings and versions.
+    sources : LogBook
+        The files of solutions.
+    files : dict of int to list
+        For the place of a solution its files: path, and place in `sources`.
     """
 
     logs: LogBook = field(default_factory=LogBook)
     shapes: ShapeBook = field(default_factory=ShapeBook)
     timings: LogBook = field(default_factory=lambda: LogBook(_TIMINGS_BYTES, _TIMINGS_BYTES))
+    settings: LogBook = field(default_factory=lambda: LogBook(_SETTINGS_BYTES, _SETTINGS_BYTES))
+    sources: LogBook = field(
+        default_factory=lambda: LogBook(_SOURCES_BYTES, _SOURCES_BYTES, _LONGEST_SOURCE)
+    )
+    files: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
 
 class _Places(dict["tuple[str, ...]", int]):
@@ -383,6 +407,7 @@ def page_data(
     results: Sequence[Result],
     coverage: Sequence[DefinitionCoverage] = (),
     extras: Optional[Extras] = None,
+    trace_set: Optional[TraceSet] = None,
 ) -> dict[str, Any]:
     """Return everything but what is unpacked later.
 
@@ -394,6 +419,8 @@ def page_data(
         What is missing, if the page is to say so.
     extras : Extras, optional
         Takes the rest.
+    trace_set : TraceSet, optional
+        The dataset: for sources, earlier evaluations, bytes and operations.
 
     Returns
     -------
@@ -402,17 +429,24 @@ def page_data(
     """
     extras = extras if extras is not None else Extras()
     names = {name: natural_order(name) for name in {result.definition for result in results}}
-    ordered = sorted(
+    latest = sorted(
         results, key=lambda r: (names[r.definition], r.hardware, r.solution, r.workload)
     )
-    details = read_details(ordered)
-    scores = score_solutions(ordered)
+    ordered = latest + _older(latest, trace_set)
+    told = {
+        id(row): (RunDetails.of(trace), setting_facts(trace, row.origin.libs))
+        for row, trace in read_traces(ordered)
+    }
+    details = [told[id(row)][0] for row in ordered]
+    settings = [told[id(row)][1] for row in ordered]
+    scores = score_solutions(latest)
     definitions, devices, workloads, solutions, causes, clocks = (_Places() for _ in range(6))
     for result in ordered:
         definitions[result.definition, result.op_type]
         devices[result.hardware,]
         workloads[result.definition, result.workload]
         solutions[result.definition, result.solution, result.author, result.language]
+    rooflines = Rooflines(trace_set.definitions if trace_set is not None else {})
     runs = {
         "solution": [solutions[r.definition, r.solution, r.author, r.language] for r in ordered],
         "workload": [workloads[r.definition, r.workload] for r in ordered],
@@ -422,22 +456,117 @@ def page_data(
             for result, one in zip(ordered, details, strict=True)
         ],
         **_columns(ordered, details),
+        **_limits(ordered, rooflines),
         "clock": [clocks[tuple(r.clock)] for r in ordered],
         **_logs(ordered, details, extras.logs),
-        **_samples(ordered, details, scores, extras),
+        **_samples(latest, details, scores, extras),
+        "setting": [extras.settings.add("\n".join(map(": ".join, one))) for one in settings],
     }
+    for name in ("shape", "gone", "timing"):
+        runs[name] += [-1] * (len(ordered) - len(latest))
+    if trace_set is not None:
+        extras.files = _files(trace_set, solutions, extras.sources)
     place = {name: index for index, (name, _) in enumerate(definitions)}
     return {
         "definitions": list(definitions),
         "devices": [name for (name,) in devices],
         "solutions": [[place[d], s, short_solution(s, d), *rest] for d, s, *rest in solutions],
-        "workloads": _workloads(ordered, workloads, place),
+        "workloads": _workloads(ordered, workloads, place, rooflines),
         "causes": [line for (line,) in causes],
         "runs": runs,
+        "latest": len(latest),
         "clocks": list(clocks),
+        "facts": _facts(latest, settings[: len(latest)]),
         "scores": _scores(scores, place),
-        **_overview(ordered),
+        **_overview(latest),
         "coverage": [vars(one) for one in coverage],
+    }
+
+
+def _older(latest: Sequence[Result], trace_set: Optional[TraceSet]) -> list[Result]:
+    """Return earlier evaluations of the same solutions, the most recent ones."""
+    if trace_set is None or not latest:
+        return []
+    known = {_moment(one) for one in latest}
+    solutions, devices = {_moment(one)[:2] for one in latest}, {one.hardware for one in latest}
+    found = [
+        one
+        for one in collect_results(trace_set)
+        if _moment(one)[:2] in solutions and one.hardware in devices and _moment(one) not in known
+    ]
+    room = max(_LEAST_OLD, _MOST_ROWS - len(latest))
+    return with_intervals(sorted(found, key=lambda one: one.timestamp, reverse=True)[:room])
+
+
+def _moment(one: Result) -> tuple[str, ...]:
+    return (one.definition, one.solution, one.workload, one.hardware, one.timestamp, *one.clock[:2])
+
+
+_VARYING = {"wall_s", "build_s", "inputs_crc32", "timing", "extra", "transient"}
+_VARYING_EXTRA = {"rotation_seed", "reference_calls", "timed_checks"}
+
+
+def setting_facts(trace: Any, libs: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return names and values of what a run was made with: settings, seed, versions, clocks."""
+    how = trace.evaluation.provenance
+    told = how.model_dump(exclude_none=True, exclude=_VARYING) if how is not None else {}
+    extra = how.extra if how is not None else {}
+    told.update((name, extra[name]) for name in extra if name not in _VARYING_EXTRA)
+    versions = " · ".join(f"{name} {version}" for name, version in libs.items())
+    return [("versions", versions)] * bool(versions) + [
+        (str(name).replace("_", " "), clip(_inline(value).replace("\n", " "), 300))
+        for name, value in told.items()
+        if value not in ("", {}, [])
+    ]
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_inline(one)}" for name, one in value.items())
+    return str(value)
+
+
+_HEAD = {"versions": "Versions", "driver": "Driver", "seed": "Seed"}
+_MOST_NAMED = 3
+
+
+def _facts(
+    results: Sequence[Result], settings: Sequence[list[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """Return what the head of the page says of all evaluations: where, when and with what."""
+    found: dict[str, Counter[str]] = {"device": Counter(one.hardware for one in results)}
+    for one in settings:
+        for name, value in one:
+            if name in _HEAD:
+                found.setdefault(name, Counter())[value] += 1
+    days = sorted(one.timestamp[:10] for one in results)
+    facts = [("Evaluated", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")]
+    for name, title in {"device": "Device", **_HEAD}.items():
+        values = [value for value, _ in found.get(name, Counter()).most_common()]
+        if values:
+            more = len(values) - _MOST_NAMED
+            facts.append((title, "; ".join(values[:_MOST_NAMED]) + (f"; {more} more" * (more > 0))))
+    return facts
+
+
+def _limits(results: Sequence[Result], rooflines: Rooflines) -> dict[str, list[Any]]:
+    """Return the limit of each result in milliseconds, and what sets it."""
+    found = [rooflines.of(one) for one in results]
+    return {
+        "limit": [(one and one.work.basis != SOME and one.limit_ms) or None for one in found],
+        "bound": [one.limited_by if one is not None else "" for one in found],
+    }
+
+
+def _files(
+    trace_set: TraceSet, solutions: Iterable[tuple[str, ...]], sources: LogBook
+) -> dict[int, list[tuple[str, int]]]:
+    """Return the files of each solution by its place, with their places among the sources."""
+    known = {(d, one.name): one for d, some in trace_set.solutions.items() for one in some}
+    return {
+        index: [(str(one.path), sources.add(one.content)) for one in known[key[0], key[1]].sources]
+        for index, key in enumerate(solutions)
+        if (key[0], key[1]) in known
     }
 
 
@@ -473,7 +602,10 @@ def _logs(
 
 
 def _workloads(
-    results: Sequence[Result], workloads: Iterable[tuple[str, ...]], place: Mapping[str, int]
+    results: Sequence[Result],
+    workloads: Iterable[tuple[str, ...]],
+    place: Mapping[str, int],
+    rooflines: Rooflines,
 ) -> list[list[Any]]:
     groups: dict[str, list[Result]] = {}
     for result in results:
@@ -481,8 +613,10 @@ def _workloads(
     labels = {name: workload_labels(group) for name, group in groups.items()}
     order = {name: {uuid: n for n, uuid in enumerate(one)} for name, one in labels.items()}
     axes = {(r.definition, r.workload): dict(r.axes) for r in results}
+    work = {(r.definition, r.workload): rooflines.work_of(r) for r in results}
     return [
-        [place[d], uuid, labels[d][uuid], order[d][uuid], axes[d, uuid]] for d, uuid in workloads
+        [place[d], uuid, labels[d][uuid], order[d][uuid], axes[d, uuid], work[d, uuid]]
+        for d, uuid in workloads
     ]
 
 

@@ -23,7 +23,7 @@ const drawCurves = (series, width) => {
     let path = `M${left} ${up.at(shareFrom(curve, across.low)).toFixed(1)}`;
     for (const [p, share] of curve) if (p > across.low) path += `H${across.at(p).toFixed(1)}V${up.at(share).toFixed(1)}`;
     const tip = rowsOf([name, `${percent(curve[0][1])} solved`, `${percent(shareFrom(curve, 1))} faster than the reference`]);
-    return make("path", { d: `${path}H${right}`, class: `curve wide ${colour(index)}`, "data-tip": tip });
+    return make("path", { d: `${path}H${right}`, class: `curve thick ${colour(index)}`, "data-tip": tip });
   });
   const numbers = across.ticks.filter((tick) => Math.round(Math.log2(tick)) % stride === 0 || tick === 1);
   return drawing(width, 272, "Share of tasks solved over speed-up",
@@ -47,8 +47,8 @@ const fastpFigure = (curves, whose, short = (name) => name) => {
   const others = series.slice(COLOURS).map(({ name }) => name);
   if (others.length) entries.push({ class: "c0", name: counted(others.length, "other"), tip: others.slice(0, 20).join("\n") });
   if (idle.length) entries.push({ class: "c0", name: `${counted(idle.length, whose)} solved nothing`, tip: idle.slice(0, 20).join("\n") });
-  const note = "Share of all tasks solved correctly and more than p times as fast as the reference. Below: the share at p = 1.";
-  const made = figure("fast_p", note, (width) => [drawCurves(series, width)]);
+  const note = "Share of all tasks solved correctly and more than p times as fast as the reference. The legend has the share at p = 1.";
+  const made = figure("Solved and faster than the reference (fast_p)", note, (width) => [drawCurves(series, width)]);
   made.element.append(legend(entries));
   return made.element;
 };
@@ -89,7 +89,7 @@ const outcomesFigure = (runs, key, title, what = "evaluations") => {
   if (rest.length) rows.push([counted(rest.length, "other"), rest.flatMap(([, group]) => group)]);
   const entries = countStatuses(runs).map(([status, count]) => ({
     class: statusClass(status), name: `${statusLabel(status)} · ${count.toLocaleString("en")}`, tip: `${status}: ${count}` }));
-  const note = `Share of the ${what}; their number stands at the end.`;
+  const note = `Share of ${what}; totals on the right.`;
   const made = figure(title, note, (width) => [drawBars(rows, width)]);
   made.element.append(legend(entries));
   return made.element;

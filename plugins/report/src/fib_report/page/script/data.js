@@ -32,20 +32,24 @@ const makeRun = (data, index) => {
   const columns = data.runs;
   const [place, name, short, author, language] = data.solutions[columns.solution[index]];
   const [definition, type] = data.definitions[place];
-  const [, uuid, label, order, axes] = data.workloads[columns.workload[index]];
-  const latency = columns.latency[index], reference = columns.reference[index];
+  const [, uuid, label, order, axes, work] = data.workloads[columns.workload[index]];
+  const [bytes, operations, basis] = work ?? [0, 0, ""];
+  const latency = columns.latency[index], reference = columns.reference[index], limit = columns.limit[index];
   const [timer, cache, rule, referenceTimed] = data.clocks[columns.clock[index]];
+  const passed = columns.status[index] === "PASSED";
   return {
-    index, definition, type, solution: name, short, author, language, uuid, label, order, axes,
-    device: data.devices[columns.device[index]],
-    status: columns.status[index], passed: columns.status[index] === "PASSED",
-    cause: data.causes[columns.cause[index]] ?? "",
+    index, definition, type, solution: name, short, author, language, uuid, label, order, axes, passed, basis,
+    device: data.devices[columns.device[index]], place: columns.solution[index], isOld: index >= data.latest,
+    status: columns.status[index], cause: data.causes[columns.cause[index]] ?? "",
     time: columns.time[index].replace("T", " "),
     latency, reference, speedup: latency && reference ? reference / latency : null,
-    low: columns.low[index], high: columns.high[index], samples: columns.samples[index],
-    dropped: columns.dropped[index], disputed: columns.disputed[index], replayable: columns.replayable[index], loose: columns.loose[index], interval: columns.interval[index], speedupInterval: columns.speedup[index],
+    bytes, operations, limit, bound: columns.bound[index], share: limit && latency ? limit / latency : null,
+    gbps: bytes && latency ? bytes / latency / 1e6 : null, tflops: operations && latency ? operations / latency / 1e9 : null,
+    low: columns.low[index], high: columns.high[index], samples: columns.samples[index], dropped: columns.dropped[index],
+    disputed: columns.disputed[index], replayable: passed && columns.replayable[index], loose: passed && columns.loose[index],
+    interval: columns.interval[index], speedupInterval: columns.speedup[index],
     timer, cache, rule, referenceTimed, timed: timedLabel(timer, cache),
-    shape: columns.shape[index], gone: columns.gone[index], timing: columns.timing[index],
+    shape: columns.shape[index], gone: columns.gone[index], timing: columns.timing[index], setting: columns.setting[index],
     absolute: number(columns.absolute[index]), relative: number(columns.relative[index]),
     log: columns.log[index], length: columns.length[index],
   };
@@ -61,31 +65,48 @@ const grouped = (items, key) => {
   return groups;
 };
 
+const geometricMean = (values) => (values.length && values.every((value) => value > 0)
+  ? Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length) : null);
+
+// Latencies can only be compared where these are the same.
+const settingOf = (device, timed) => JSON.stringify([device, timed]);
+
+// An element of the page that is unpacked when it is first asked for.
+const lazily = (id, change = (found) => found) => {
+  let found = null;
+  return () => { found ??= unpack(id).then(change); return found; };
+};
+
+// How close a solution comes to the limit, over all its workloads; null unless all are known.
+const meanShare = (runs) => {
+  const passed = runs.filter((run) => run.passed);
+  return passed.every((run) => run.share) ? geometricMean(passed.map((run) => run.share)) : null;
+};
+
+// Which columns there is something for.
+const knownOf = (runs) => ({ hasShares: runs.some((run) => run.share), hasBytes: runs.some((run) => run.gbps),
+  hasOperations: runs.some((run) => run.tflops) });
+
 const readData = async () => {
   const data = await unpack("data");
-  const runs = data.runs.status.map((_, index) => makeRun(data, index));
-  const scores = data.scores.map((score) => ({
-    ...score,
-    definition: data.definitions[score.definition][0],
-    type: data.definitions[score.definition][1],
-    timed: timedLabel(score.timer, score.cache),
-    max_absolute_error: number(score.max_absolute_error),
-  }));
-  const byDefinition = grouped(runs, (run) => run.definition);
-  const scoresByDefinition = grouped(scores, (score) => score.definition);
-  let logs = null;
-  // The logs are the heaviest part and few are ever read: unpacked when the first is asked for.
-  const log = async (run) => {
-    logs ??= unpack("logs");
-    return run.log < 0 ? null : (await logs)[run.log];
-  };
-  let shapes = null, timings = null;
-  const drawable = async () => { shapes ??= (await unpack("shapes")).map(pointsOf); return shapes; };
-  const timing = async (run) => {
-    timings ??= unpack("timings");
-    return run.timing < 0 ? "" : (await timings)[run.timing];
-  };
-  const ways = new Set(runs.filter((run) => run.passed).map((run) => run.timed));
-  return { ...data, runs, scores, byDefinition, scoresByDefinition, log, drawable, timing,
-    several: data.devices.length > 1, mixed: ways.size > 1 };
+  const all = data.runs.status.map((_, index) => makeRun(data, index));
+  const runs = all.slice(0, data.latest);
+  const bySolution = grouped(all, (run) => run.solution);
+  const scores = data.scores.map((score) => {
+    const timed = timedLabel(score.timer, score.cache);
+    const [definition, type] = data.definitions[score.definition];
+    const mine = bySolution.get(score.solution).filter((run) => !run.isOld && run.definition === definition
+      && run.device === score.hardware && (!run.passed || run.timed === timed));
+    return { ...score, definition, type, timed, share: meanShare(mine), tied: score.rank?.startsWith("=") ?? false,
+      max_absolute_error: number(score.max_absolute_error) };
+  });
+  const [logs, timings, settings, sources] = ["logs", "timings", "settings", "sources"].map((id) => lazily(id));
+  const textAt = async (texts, place) => (place < 0 ? null : (await texts())[place]);
+  const passed = runs.filter((run) => run.passed);
+  return { ...data, runs, all, scores, bySolution, sources,
+    byDefinition: grouped(runs, (run) => run.definition), scoresByDefinition: grouped(scores, (score) => score.definition),
+    log: (run) => textAt(logs, run.log), timing: (run) => textAt(timings, run.timing), settings: (run) => textAt(settings, run.setting),
+    drawable: lazily("shapes", (found) => found.map(pointsOf)),
+    several: data.devices.length > 1, mixed: new Set(passed.map((run) => run.timed)).size > 1,
+    ...knownOf(runs) };
 };

@@ -20,41 +20,47 @@ const definitionCurves = (runs, scores) => {
 };
 
 // Everything about a definition on one device.
-const onDevice = (data, name, [device, timed], open) => {
+const onDevice = (data, name, [device, timed], route) => {
   const runs = data.byDefinition.get(name).filter((run) => run.device === device && (!run.passed || run.timed === timed));
   const scores = data.scoresByDefinition.get(name).filter((score) => score.hardware === device && score.timed === timed);
   const failed = runs.filter((run) => !run.passed).length;
   const shorts = new Map(runs.map((run) => [run.solution, run.short]));
   const curves = () => fastpFigure(definitionCurves(runs, scores), "solution", (solution) => shorts.get(solution));
   const drawn = runs.some((run) => run.passed)
-    ? make("div", { class: "pair" }, scatterFigure(runs, scores, open), curves())
+    ? make("div", { class: "pair" }, scatterFigure(runs, scores), rooflineFigure(runs, scores), curves(),
+      outcomesFigure(runs, (run) => run.solution, "Outcomes by solution"))
     : make("p", { class: "note" }, "No solution passed, so there is nothing to draw.");
+  const here = { ...data, several: false, mixed: false, ...knownOf(runs) };
   return [
-    make("p", { class: "note" }, [device, runs.some((run) => run.passed) && timed !== timedLabel("", "") && `timed by ${timed}`, counted(scores.length, "solution"),
-      counted(new Set(runs.map((run) => run.uuid)).size, "workload"), counted(runs.length, "evaluation"), `${failed} failed`].filter(Boolean).join(" · ")),
-    drawn, runs.some((run) => run.shape >= 0) && stripsFigure(data, runs, scores, open), make("h3", {}, "Solutions"),
-    new Table({ label: "solutions", noun: "solution", columns: scoreColumns({ several: false, mixed: false }, false), rows: scores }).element,
+    make("p", { class: "note" }, [device, runs.some((run) => run.passed) && timed !== timedLabel("", "") && `timed by ${timed}`,
+      counted(scores.length, "solution"),
+      counted(new Set(runs.map((run) => run.uuid)).size, "workload"), counted(runs.length, "evaluation"), `${failed} failed`]
+        .filter(Boolean).join(" · ")),
+    make("h3", {}, "Solutions"),
+    new Table({ label: "solutions", noun: "solution", columns: scoreColumns(here, false), rows: scores, route, prefix: "s." }).element,
+    drawn, runs.some((run) => run.shape >= 0) && stripsFigure(data, runs, scores),
+    make("h3", {}, "Workloads"), workloadsTable(here, runs, route, "w.", false),
     make("h3", {}, "Evaluations"),
-    new Table({ label: "evaluations", noun: "evaluation", columns: runColumns({ several: false, mixed: false }, open, false), rows: runs,
-      choices: [...runChoices(data).slice(0, 1), { name: "Solution", value: (r) => r.solution }] }).element,
+    new Table({ label: "evaluations", noun: "evaluation", rows: runs, route, choices: [runChoices[0], { name: "Solution", value: (r) => r.solution }],
+      columns: runColumns(here, "outcome solution workload latency rates speedup samples time") }).element,
   ];
 };
 
-const definitionView = (data, open, route) => {
-  const name = route.name;
-  if (!data.byDefinition.has(name)) {
-    return make("p", { class: "note" }, "There is no definition of this name here: ", make("bdi", {}, name));
-  }
+const definitionView = (data, route) => {
+  const [name] = route.names;
+  if (!data.byDefinition.has(name)) return unknown("definition", name);
   // Results of different timers are never in one plot.
-  const ways = [...grouped(data.scoresByDefinition.get(name), (score) => JSON.stringify([score.hardware, score.timed])).values()]
+  const ways = [...grouped(data.scoresByDefinition.get(name), (score) => settingOf(score.hardware, score.timed)).values()]
     .map(([score]) => [score.hardware, score.timed]);
   const timers = new Set(ways.map(([, timed]) => timed)).size;
   const content = make("div");
-  const show = (device) => content.replaceChildren(...onDevice(data, name, device, open).flat().filter(Boolean));
   const names = ways.map(([device, timed]) => (timers > 1 ? `${device} · ${timed}` : device));
-  const choose = (chosen) => show(ways[names.indexOf(chosen)]);
-  const pick = ways.length > 1
-    ? make("p", { class: "controls" }, picker("Device", names.map((one) => [one, one]), choose)) : null;
-  show(ways[0]);
+  const show = (chosen) => content.replaceChildren(
+    ...onDevice(data, name, ways[Math.max(names.indexOf(chosen), 0)], route).flat().filter(Boolean));
+  const pick = ways.length > 1 && make("p", { class: "controls" }, picker("Device", names.map((one) => [one, one]), (chosen) => {
+    route.remember("device", chosen);
+    show(chosen);
+  }, route.query.get("device")));
+  show(route.query.get("device"));
   return [neighbours(data, name), pick, content];
 };

@@ -73,6 +73,17 @@ const plusMinus = (value, ends) => {
 };
 const range = (ends, write) => (ends ? `${write(ends[0])} – ${write(ends[1])}` : "–");
 
+// Bytes, operations and rates, with the prefix that suits them.
+const scaled = (value, unit) => {
+  if (value === null || value === undefined) return "–";
+  const step = value > 0 ? Math.min(Math.max(Math.floor(Math.log10(value) / 3), 0), 5) : 0;
+  return `${digits(value / 1e3 ** step)} ${["", "k", "M", "G", "T", "P"][step]}${unit}`;
+};
+const limitShare = (share) => {
+  if (share === null || share === undefined) return "–";
+  return share < 0.0995 ? `${Number((share * 100).toPrecision(2))}%` : percent(share);
+};
+
 const percent = (share) => `${Math.round(share * 100)}%`;
 const small = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(2))));
 const statusLabel = (status) => status.toLowerCase().replaceAll("_", " ");

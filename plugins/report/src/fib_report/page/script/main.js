@@ -1,12 +1,18 @@
 // Which view is shown, the theme, and what appears under the pointer.
 
+// Heading, what makes the content, and under which of the tabs it is.
 const VIEWS = {
-  overview: ["Overview", overviewView],
+  leaderboard: ["Leaderboard", leaderboardView],
   definitions: ["Definitions", definitionsView],
-  definition: ["Definition", definitionView],
+  definition: ["Definition", definitionView, "definitions"],
   solutions: ["Solutions", solutionsView],
+  solution: ["Solution", solutionView, "solutions"],
+  workloads: ["Workloads", workloadsView],
+  workload: ["Workload", workloadView, "workloads"],
   evaluations: ["Evaluations", evaluationsView],
+  evaluation: ["Evaluation", evaluationView, "evaluations"],
   failures: ["Failures", failuresView],
+  compare: ["Compare", compareView],
   coverage: ["Coverage", coverageView],
 };
 
@@ -16,28 +22,45 @@ const decoded = (text) => {
 
 const readRoute = () => {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [view, ...rest] = path.split("/");
-  return { view: Object.hasOwn(VIEWS, view) ? view : "overview", name: decoded(rest.join("/")), query: new URLSearchParams(query) };
+  const [view, ...names] = path.split("/");
+  return { view: Object.hasOwn(VIEWS, view) ? view : "leaderboard", names: names.map(decoded), query: new URLSearchParams(query) };
 };
 
 const showViews = (data, title) => {
   const place = document.getElementById("view");
-  const made = new Map(); // a view keeps its filters and its order while others are looked at
-  const open = (run) => openRun(data, run);
+  const made = new Map(); // a view keeps its state while others are looked at
+  const tabs = [...document.querySelectorAll("#views a")];
+  const tabOf = (view) => VIEWS[view][2] ?? view;
+
+  // Filters, order and choices stand in the address, so that a link shows what its sender saw.
+  const remembering = (route, section) => (name, value) => {
+    if (value) route.query.set(name, value);
+    else route.query.delete(name);
+    made.forEach((one, hash) => { if (one === section) made.delete(hash); });
+    const hash = hrefOf(route.view, route.names, route.query);
+    made.set(hash, section);
+    try { history.replaceState(null, "", hash); } catch { /* a page within another may not */ }
+    if (!VIEWS[route.view][2]) tabs.filter((tab) => tab.dataset.view === route.view).forEach((tab) => { tab.href = hash; });
+  };
+
   const show = (moved) => {
     const route = readRoute();
     if (!made.has(location.hash)) {
-      const name = route.view === "definition" ? route.name : VIEWS[route.view][0];
-      const heading = make("h2", { tabindex: "-1", class: "view" }, breakable(name));
-      made.set(location.hash, put(make("section"), [heading, VIEWS[route.view][1](data, open, route)].flat()));
+      const section = make("section");
+      route.remember = remembering(route, section);
+      const kind = VIEWS[route.view][2] && make("p", { class: "note kind" }, VIEWS[route.view][0]);
+      const content = VIEWS[route.view][1](data, route);
+      section.title_ = route.title ?? (route.names[0] || VIEWS[route.view][0]);
+      put(section, [kind, make("h2", { tabindex: "-1", class: "view" }, breakable(section.title_)), content]);
+      made.set(location.hash, section);
     }
     place.replaceChildren(made.get(location.hash));
-    const current = route.view === "definition" ? "definitions" : route.view;
-    document.querySelectorAll("#views a").forEach((link) => {
-      if (link.dataset.view === current) link.setAttribute("aria-current", "page");
+    document.body.dataset.view = route.view;
+    tabs.forEach((link) => {
+      if (link.dataset.view === tabOf(route.view)) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     });
-    document.title = route.view === "overview" ? title : `${clean(route.name || VIEWS[route.view][0])} · ${title}`;
+    document.title = route.view === "leaderboard" ? title : `${clean(made.get(location.hash).title_)} · ${title}`;
     if (moved) {
       window.scrollTo(0, Math.min(window.scrollY, document.getElementById("views").offsetTop));
       place.querySelector("h2").focus({ preventScroll: true });
@@ -96,14 +119,14 @@ const start = async () => {
   switchTheme();
   showTips();
   listenForSlash();
-  dismissByClick();
   const title = document.title;
   try {
     if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot unpack it: DecompressionStream is missing");
     showViews(await readData(), title);
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
-    document.getElementById("view").replaceChildren(make("p", { class: "note", role: "alert" }, `The data of this page cannot be shown: ${error.message}`));
+    document.getElementById("view").replaceChildren(make("p", { class: "note", role: "alert" },
+      `The data of this page cannot be shown: ${error.message}`));
     throw error;
   }
 };

@@ -40,20 +40,21 @@ const swarm = (points, axis, middleOf, style, kind) => {
 
 const stripTip = (run) => rowsOf([
   run.solution, `${duration(run.latency)}${plusMinus(run.latency, run.interval)}`,
-  run.interval ? `95 % interval: ${range(run.interval, duration)}` : "no interval is known",
+  run.interval ? `95% interval: ${range(run.interval, duration)}` : "no interval is known",
   run.samples > 32 ? `${run.samples.toLocaleString("en")} samples; each dot is 1/32 of them` : counted(run.samples, "sample"),
   run.dropped ? `grey: ${run.dropped} dropped samples` : "",
   [run.timed, run.rule].filter(Boolean).join(" · "),
 ]);
 
 // runs: the fastest first. style: the colour of a run.
-const drawStrips = (runs, shapes, style, width, open) => {
+const drawStrips = (runs, shapes, style, width) => {
   const several = runs.length > 1;
   const [left, right, top] = [several ? Math.min(170, width * 0.3) : 30, width - 30, 6];
   const bottom = top + ROW * runs.length;
   const pointsAt = (place) => (place < 0 ? [] : shapes[place] ?? []);
   const ends = (points) => (points.length ? [points[0], points[points.length - 1]] : []);
-  const axis = closeAxis(runs.flatMap((run) => [run.latency, ...(run.interval ?? []), ...ends(pointsAt(run.shape)), ...ends(pointsAt(run.gone))]), left, right);
+  const axis = closeAxis(runs.flatMap((run) => [run.latency, ...(run.interval ?? []), ...ends(pointsAt(run.shape)), ...ends(pointsAt(run.gone))]),
+    left, right);
   const stride = Math.ceil(axis.ticks.length / Math.max(2, Math.floor((right - left) / 70)));
   const rows = runs.map((run, index) => {
     const y = top + ROW * (index + 0.5);
@@ -61,7 +62,7 @@ const drawStrips = (runs, shapes, style, width, open) => {
     const band = run.interval && make("rect", { class: `band ${name}`, x: axis.at(run.interval[0]), y: y - ROW / 2 + 4, height: ROW - 8,
       width: Math.max(1, axis.at(run.interval[1]) - axis.at(run.interval[0])) });
     const at = axis.at(run.latency);
-    return make("g", { class: "strip", "data-tip": stripTip(run), "data-run": run.index, onclick: () => open(run) },
+    return make("g", { class: "strip", "data-tip": stripTip(run), "data-run": run.index, onclick: () => openRun(run) },
       make("rect", { class: "hit", x: 0, y: y - ROW / 2, width, height: ROW }),
       several && make("text", { x: left - 10, y: y + 4, class: "name", "text-anchor": "end" }, clip(run.short, Math.floor((left - 12) / 7))),
       band, swarm(pointsAt(run.gone), axis, y, "", "gone"), swarm(pointsAt(run.shape), axis, y, name, ""),
@@ -74,21 +75,22 @@ const drawStrips = (runs, shapes, style, width, open) => {
 };
 
 // runs: of one definition on one device. scores: its solutions, the best first.
-const stripsFigure = (data, runs, scores, open) => {
+const stripsFigure = (data, runs, scores) => {
   const names = new Map(scores.map((score, index) => [score.solution, colour(index)]));
   const drawn = runs.filter((run) => run.passed && (run.shape >= 0 || run.interval));
   const workloads = [...new Map(drawn.map((run) => [run.uuid, run])).values()].sort((a, b) => a.order - b.order);
   let uuid = workloads[0].uuid, shapes = null;
   const draw = (width) => {
     const all = drawn.filter((run) => run.uuid === uuid).sort((a, b) => a.latency - b.latency);
-    const parts = [drawStrips(all.slice(0, STRIPS), shapes ?? [], (run) => names.get(run.solution), width, open)];
+    const parts = [drawStrips(all.slice(0, STRIPS), shapes ?? [], (run) => names.get(run.solution), width)];
     if (all.length > STRIPS) parts.push(make("p", { class: "note" }, `${counted(all.length - STRIPS, "slower solution")} not drawn`));
-    if (all.some((run) => run.samples && run.shape < 0)) parts.push(make("p", { class: "note" }, "Some samples were left out to keep this page small; they are in the dataset."));
+    if (all.some((run) => run.samples && run.shape < 0)) parts.push(make("p", { class: "note" },
+      "Some samples were left out to keep this page small; they are in the dataset."));
     return parts;
   };
-  const note = "Each dot is a sample, or 1/32 of them where there are more. Line and band: the latency and its 95 % interval. Rings: outliers. Grey: dropped samples.";
+  const note = "Each dot is a sample, or 1/32 of them where there are more. Line and band: the latency and its 95% interval. Rings: outliers. Grey: dropped samples.";
   const pick = (value) => { uuid = value; made.redraw(); };
-  const controls = make("p", { class: "controls" }, picker("Workload", workloads.map((run) => [run.uuid, run.label]), pick));
+  const controls = workloads.length > 1 && make("p", { class: "controls" }, picker("Workload", workloads.map((run) => [run.uuid, run.label]), pick));
   const made = figure("Samples", note, draw, controls);
   made.element.classList.add("strips");
   data.drawable().then((found) => { shapes = found; made.redraw(); });

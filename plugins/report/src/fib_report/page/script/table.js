@@ -15,7 +15,8 @@ const compare = (a, b, sign) => {
 const cellOf = (column, row) => {
   const shown = column.show ? column.show(row) : column.value(row);
   const content = shown instanceof Node || column.numeric ? shown : breakable(shown ?? "");
-  return make("td", { class: column.numeric ? "n" : column.class, "data-tip": column.tip && column.tip(row) }, content);
+  const name = [column.numeric && "n", column.class, column.wide && "wide"].filter(Boolean).join(" ");
+  return make("td", { class: name || null, "data-label": column.name, "data-tip": column.tip && column.tip(row) }, content);
 };
 
 const rowText = (columns, row) => columns
@@ -32,34 +33,78 @@ const choice = (one, rows, changed) => {
   return make("select", { "aria-label": one.name, onchange: changed }, all, options);
 };
 
+const slug = (name) => name.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+
+// What a spreadsheet would take for a formula becomes text, as in `fib report --format csv`.
+const csvCell = (value) => {
+  if (typeof value === "number") return String(value);
+  const text = clean(isMissing(value) ? "" : value);
+  const safe = /^[=+\-@\t\r'\uff1d\uff0b\uff0d\uff20]/.test(text) ? `'${text}` : text;
+  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+
+const csvOf = (columns, rows) => {
+  const fields = columns.flatMap((column) => column.csv ?? [[slug(column.name).replaceAll("-", "_"), column.value]]);
+  const lines = [fields.map(([name]) => name), ...rows.map((row) => fields.map(([, value]) => value(row)))];
+  return lines.map((cells) => `${cells.map(csvCell).join(",")}\n`).join("");
+};
+
+const download = (name, text) => {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+};
+
 class Table {
-  // columns: [{name, value(row), show(row)?, numeric?, tip(row)?, class?, search(row)?}]
-  constructor({ label, noun, columns, rows, choices = [], query = "" }) {
-    Object.assign(this, { columns, noun, all: rows, rows, limit: ROWS, sorted: null, texts: new Map() });
+  // columns: [{name, value(row), show(row)?, numeric?, tip(row)?, class?, search(row)?, csv?, wide?}]
+  // route: where filters and order are kept, under names that begin with `prefix`.
+  constructor({ label, noun, columns, rows, choices = [], route, prefix = "" }) {
+    Object.assign(this, { columns, noun, label, all: rows, rows, limit: ROWS, sorted: null, texts: new Map(), route, prefix });
     this.choices = choices
-      .map((one) => ({ ...one, list: choice(one, rows, () => this.filter()) }))
+      .map((one) => ({ ...one, list: choice(one, rows, (event) => this.changed(one.name, event.target.value)) }))
       .filter((one) => one.list);
     this.box = make("input", {
       type: "search", placeholder: "Filter rows", "aria-label": `Filter ${label}`,
       title: "Words that a row must have; -word must not be there. Key: /",
-      oninput: () => this.filter(),
+      oninput: () => this.changed("q", this.box.value),
     });
-    this.box.value = query;
     this.count = make("span", { class: "note count", role: "status" });
     this.headings = columns.map((column, index) => this.heading(column, index));
     this.body = make("tbody");
     this.more = make("button", { type: "button", class: "more", onclick: () => this.grow() });
+    const save = make("button", { type: "button", class: "csv", title: "Download these rows as CSV", onclick: () => this.save() }, "CSV");
     const table = make("table", { "aria-label": label }, make("thead", {}, make("tr", {}, this.headings)), this.body);
-    const bar = make("p", { class: "controls" }, this.box, this.choices.map((one) => one.list), this.count);
-    this.element = make("div", { class: "tabled" }, rows.length > 8 || query ? bar : null,
+    const filters = rows.length > 8 || ["q", ...this.choices.map((one) => one.name)].some((name) => this.asked(name))
+      ? [this.box, this.choices.map((one) => one.list)] : [];
+    this.element = make("div", { class: "tabled" }, make("p", { class: "controls" }, filters, this.count, save),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table), this.more);
     this.element.addEventListener("keydown", (event) => this.key(event));
+    this.restore();
     this.filter();
   }
 
   heading(column, index) {
     const button = make("button", { type: "button", title: column.help, onclick: () => this.sort(index) }, column.name);
-    return make("th", { scope: "col", class: column.numeric ? "n" : null }, button);
+    return make("th", { scope: "col", class: [column.numeric && "n", column.wide && "wide"].filter(Boolean).join(" ") || null }, button);
+  }
+
+  asked(name) { return this.route?.query.get(this.prefix + slug(name)) ?? ""; }
+
+  // Takes filters and order from the address.
+  restore() {
+    this.box.value = this.asked("q");
+    for (const one of this.choices) {
+      one.list.value = this.asked(one.name);
+      if (one.list.selectedIndex < 0) one.list.value = "";
+    }
+    const [, minus, name] = this.asked("sort").match(/^(-?)(.*)$/);
+    const index = this.columns.findIndex((column) => name && slug(column.name) === name);
+    if (index >= 0) this.order(index, minus ? "descending" : "ascending");
+  }
+
+  changed(name, value) {
+    this.route?.remember(this.prefix + slug(name), value);
+    this.filter();
   }
 
   sort(index) {
@@ -67,10 +112,14 @@ class Table {
     const first = this.columns[index].descending ? "descending" : "ascending";
     const second = first === "ascending" ? "descending" : "ascending";
     const way = before === first ? second : first;
+    this.order(index, way);
+    this.changed("sort", `${way === "descending" ? "-" : ""}${slug(this.columns[index].name)}`);
+  }
+
+  order(index, way) {
     this.headings.forEach((heading) => heading.removeAttribute("aria-sort"));
     this.headings[index].setAttribute("aria-sort", way);
     this.sorted = { value: this.columns[index].value, sign: way === "ascending" ? 1 : -1 };
-    this.filter();
   }
 
   text(row) {
@@ -93,7 +142,7 @@ class Table {
   fill() {
     const from = this.body.rows.length;
     const nodes = this.rows.slice(from, this.limit)
-      .map((row) => make("tr", {}, this.columns.map((column) => cellOf(column, row))));
+      .map((row) => make("tr", { class: row.isOld && "old" }, this.columns.map((column) => cellOf(column, row))));
     this.body.append(...nodes);
     if (!this.rows.length) {
       this.body.append(make("tr", {}, make("td", { colspan: this.columns.length, class: "none" }, "No rows fit.")));
@@ -104,6 +153,8 @@ class Table {
     const total = counted(this.all.length, this.noun);
     this.count.textContent = this.rows.length === this.all.length ? total : `${this.rows.length.toLocaleString("en")} of ${total}`;
   }
+
+  save() { download(`${slug(this.label)}.csv`, csvOf(this.columns, this.rows)); }
 
   grow() {
     const from = this.body.rows.length;
@@ -117,7 +168,7 @@ class Table {
   key(event) {
     if (event.key === "Escape" && event.target === this.box) {
       this.box.value = "";
-      this.filter();
+      this.changed("q", "");
     }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step || event.target.matches("select")) return;

@@ -1,0 +1,215 @@
+"""How close a latency is to what its device can do: bytes, operations, and the limit they set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from flashinfer_bench.errors import DataError
+from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.report.scores import geometric_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from flashinfer_bench.data import Definition
+    from flashinfer_bench.report.results import Result
+
+TOLD, SIZES, SOME = "op family", "sizes", "some sizes"
+_NOT_CACHED = 128 << 20  # bytes of a working set that no cache holds
+_SELECTING = ("int16", "int32", "int64", "bool")
+
+
+class Work(NamedTuple):
+    """What a call has to move and compute at least.
+
+    Attributes
+    ----------
+    nbytes, operations : int
+        Bytes to read and write, and operations; 0 operations where they are not known.
+    basis : str
+        ``op family`` where one says so; ``sizes``: each input and output once, a lower bound;
+        ``some sizes``: where indices or masks choose what is read, only what none can leave out.
+    dtypes : tuple of str
+        Types in which products may be computed.
+    """
+
+    nbytes: int
+    operations: int
+    basis: str
+    dtypes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A latency beside what the device can do.
+
+    Attributes
+    ----------
+    work : Work
+        Of its workload.
+    latency_ms : float or None
+        None if the solution did not pass.
+    limit_ms : float or None
+        The shortest time in which the device can do the work, by what ``fib calibrate`` has stored;
+        None without a settled calibration of this device on this machine.
+    limited_by : str
+        ``bytes``, ``operations`` or ``call`` (the shortest call of anything); empty without limit.
+    """
+
+    work: Work
+    latency_ms: Optional[float] = None
+    limit_ms: Optional[float] = None
+    limited_by: str = ""
+
+    @property
+    def gb_per_s(self) -> Optional[float]:
+        """Bytes over latency, in 10^9 bytes a second."""
+        return _over(self.work.nbytes / 1e6, self.latency_ms)
+
+    @property
+    def tflop_per_s(self) -> Optional[float]:
+        """Operations over latency, in 10^12 a second; None where operations are not known."""
+        return _over(self.work.operations / 1e9, self.latency_ms)
+
+    @property
+    def share(self) -> Optional[float]:
+        """The limit over the latency: 1 is as fast as the device allows.
+
+        None where only a part of the bytes is known: the limit would say nothing.
+        """
+        return None if self.work.basis == SOME else _over(self.limit_ms, self.latency_ms)
+
+
+def _over(amount: Optional[float], latency_ms: Optional[float]) -> Optional[float]:
+    is_timed = latency_ms and math.isfinite(latency_ms)
+    return amount / latency_ms if amount and latency_ms and is_timed else None
+
+
+class Rooflines:
+    """Finds the roofline of results; what several have in common is computed once.
+
+    Parameters
+    ----------
+    definitions : mapping of str to Definition
+        Those of the dataset, as ``TraceSet.definitions``.
+    """
+
+    def __init__(self, definitions: Mapping[str, Definition]) -> None:
+        self._definitions = definitions
+        self._known: dict[tuple[str, str], Optional[Work]] = {}
+        self._ceilings: dict[str, Any] = {}
+
+    def work_of(self, result: Result) -> Optional[Work]:
+        """Return the work of a result's workload; None if nothing is known of it."""
+        key = result.definition, result.workload
+        if key not in self._known:
+            try:
+                self._known[key] = work_of(self._definitions[result.definition], result.axes)
+            except (KeyError, DataError):  # no such definition, or one that it does not fit
+                self._known[key] = None
+        return self._known[key]
+
+    def of(self, result: Result) -> Optional[Roofline]:
+        """Return the roofline of a result; None if nothing is known of its work."""
+        work = self.work_of(result)
+        if work is None:
+            return None
+        if result.hardware not in self._ceilings:
+            self._ceilings[result.hardware] = ceilings_of(result.hardware)
+        ceilings = self._ceilings[result.hardware]
+        limit, name = _limit(work, ceilings, result.clock.cache == "cold")
+        return Roofline(work, result.latency_ms, limit, name)
+
+    def mean_share(self, results: Iterable[Result]) -> Optional[float]:
+        """Return the geometric mean of the shares of the limit of all results that passed.
+
+        None if there are none, or the share of one of them is not known.
+        """
+        found = [self.of(one) for one in results if one.passed]
+        shares = [one.share for one in found if one is not None and one.share is not None]
+        return geometric_mean(shares) if len(shares) == len(found) else None
+
+
+def work_of(definition: Definition, axes: Mapping[str, int]) -> Work:
+    """Return what a call of a definition has to move and compute at least.
+
+    Parameters
+    ----------
+    definition : Definition
+        What is computed.
+    axes : mapping of str to int
+        Value of each variable axis.
+
+    Raises
+    ------
+    DataError
+        If a variable axis has no value.
+    """
+    floats = (s.dtype.value for s in definition.inputs.values() if len(s.shape or ()) > 1)
+    dtypes = tuple(dict.fromkeys(one for one in floats if one not in _SELECTING))
+    family = default_catalog().family_of(definition.op_type)
+    if family is not None and family.spec.work is not None:
+        nbytes, operations = family.load(family.spec.work)(definition, axes)
+        return Work(int(nbytes), int(operations), TOLD, dtypes)
+    operations, factors = _product(definition, axes)
+    return Work(*_sizes(definition, axes, operations), factors or dtypes)
+
+
+def _product(definition: Definition, axes: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
+    """Return the operations of a matrix product and its types, as the judge counts them."""
+    try:
+        from fib_judge.floor import least_work
+    except ImportError:
+        return 0, ()
+    least = least_work(definition, axes)
+    return least.flops, least.dtypes
+
+
+def _sizes(
+    definition: Definition, axes: Mapping[str, int], operations: int
+) -> tuple[int, int, str]:
+    inputs, outputs = definition.inputs.values(), definition.outputs.values()
+    selects = any(spec.shape and spec.dtype.value in _SELECTING for spec in inputs)
+    named = {axis for spec in outputs for axis in spec.shape or ()}
+    total, basis = 0, SIZES
+    shapes = (*definition.get_input_shapes(axes), *definition.get_output_shapes(axes))
+    for spec, shape in zip((*inputs, *outputs), shapes, strict=True):
+        if shape is None:
+            continue
+        if selects and not named.issuperset(spec.shape or ()):
+            basis = SOME  # such as a cache, of which a call reads some pages
+        else:
+            total += (math.prod(shape) * spec.dtype.itemsize_bits + 7) // 8
+    return total, operations, basis
+
+
+def ceilings_of(hardware: str) -> Any:
+    """Return what ``fib calibrate`` has stored for a device of this machine; None if nothing.
+
+    Parameters
+    ----------
+    hardware : str
+        Its name, as in the environment of a trace.
+    """
+    try:
+        from fib_judge.calibration import load_ceilings
+    except ImportError:
+        return None
+    return load_ceilings("cuda", hardware) or load_ceilings("cpu", hardware)
+
+
+def _limit(work: Work, ceilings: Any, is_cold: bool) -> tuple[Optional[float], str]:
+    if ceilings is None or not ceilings.settled or not ceilings.bytes_per_s:
+        return None, ""
+    # What comes from cold caches comes from memory, however small it is.
+    working_set = max(work.nbytes, _NOT_CACHED) if is_cold else work.nbytes
+    rates = [ceilings.flops_per_s.get(one) or ceilings.peak(one) for one in work.dtypes]
+    seconds = {
+        "bytes": work.nbytes / ceilings.bandwidth(working_set),
+        "operations": work.operations / max(rates, default=math.inf),
+        "call": ceilings.call_ms / 1e3,
+    }
+    name = max(seconds, key=lambda one: seconds[one])
+    return seconds[name] * 1e3 or None, name

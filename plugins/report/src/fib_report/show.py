@@ -1,0 +1,244 @@
+"""``fib show``: everything that is recorded of a definition, a solution, a workload or a trace."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from fnmatch import filter as matching
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+
+import typer
+
+from flashinfer_bench.cli import options
+from flashinfer_bench.cli.datasets import open_datasets
+from flashinfer_bench.cli.output import (
+    Column,
+    console,
+    emit_document,
+    printable,
+    set_up_logging,
+    table,
+    to_plain,
+    with_colours,
+)
+from flashinfer_bench.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from flashinfer_bench.data import Trace, TraceSet
+
+
+class Subject(NamedTuple):
+    """What is shown: names, of which the last ones may be missing."""
+
+    definition: str
+    solution: Optional[str] = None
+    workload: Optional[str] = None
+
+
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A definition, solution or workload, or DEFINITION/SOLUTION/WORKLOAD. "
+            "The beginning of a name, or a pattern, will do.",
+        ),
+    ],
+    local: options.Local = None,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
+) -> None:
+    """Show all that is known of a definition, a solution, a workload or a trace.
+
+    For each workload and device the latest trace counts. Of traces with the same reason for their
+    failure, one is shown in full: log, environment and settings.
+    """
+    set_up_logging(log_level)
+    opened = open_datasets(local)
+    trace_set = opened.trace_set
+    subject = find_subject(trace_set, name, opened.name)
+    traces = _latest(trace_set, subject)
+    definition = trace_set.definitions.get(subject.definition)
+    solution = next(
+        (s for s in trace_set.solutions.get(subject.definition, ()) if s.name == subject.solution),
+        None,
+    )
+    workloads = [
+        trace.workload
+        for trace in trace_set.workloads.get(subject.definition, ())
+        if subject.workload in (None, trace.workload.uuid)
+    ]
+    if as_json:
+        emit_document(
+            subject=subject._asdict(),
+            definition=definition,
+            solution=solution,
+            workloads=workloads,
+            traces=traces,
+        )
+        raise typer.Exit(opened.exit_code())
+    if solution is not None:
+        _facts(f"Solution {solution.name}", solution, leave_out=("name", "sources"))
+    elif subject.workload is None:
+        _facts(f"Definition {subject.definition}", definition, leave_out=("name", "reference"))
+    if subject.workload is not None:
+        for workload in workloads[:1]:
+            _facts(f"Workload {workload.uuid}", workload, leave_out=("uuid",))
+    table("Results", _RESULT if subject.solution else (_SOLUTION, *_RESULT), traces)
+    _line()
+    if subject.solution is not None:
+        for trace in _telling(traces):
+            _show_trace(trace)
+    if solution is not None:
+        for source in solution.sources:
+            _text(f"Source {source.path}", source.content)
+    elif definition is not None and subject == (subject.definition, None, None):
+        _text("Reference", definition.reference)
+    raise typer.Exit(opened.exit_code())
+
+
+def find_subject(trace_set: TraceSet, name: str, where: str = "the dataset") -> Subject:
+    """Return what a name stands for.
+
+    Parameters
+    ----------
+    trace_set : TraceSet
+        A dataset.
+    name : str
+        A name, the beginning of one that fits nothing else, or a pattern; or several with ``/``
+        between.
+    where : str
+        What messages call the dataset.
+
+    Raises
+    ------
+    UnknownNameError
+        If it fits nothing, or several.
+    """
+    known: dict[str, set[Subject]] = {}
+    for definition in trace_set.definitions:
+        known.setdefault(definition, set()).add(Subject(definition))
+        for one in trace_set.solutions.get(definition, ()):
+            known.setdefault(one.name, set()).add(Subject(definition, one.name))
+        for uuid in trace_set.workload_uuids(definition):
+            known.setdefault(uuid, set()).add(Subject(definition, None, uuid))
+    found: list[Optional[str]] = [None, None, None]
+    for part in name.split("/"):
+        fits = {
+            word: here
+            for word, subjects in known.items()
+            if (here := [s for s in subjects if found[0] in (None, s.definition)])
+        }
+        chosen = fits[_only(part, fits, where)][0]
+        found = [new or old for new, old in zip(chosen, found, strict=True)]
+    return Subject(str(found[0]), found[1], found[2])
+
+
+def _only(part: str, known: Mapping[str, Any], where: str) -> str:
+    fits = [part] if part in known else matching(known, part)
+    fits = fits or [word for word in known if word.startswith(part)]
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        message, listed = f"{part!r} fits {len(fits)} names", fits
+    else:
+        message = f"no definition, solution or workload of {where} is called {part!r}"
+        listed = get_close_matches(part, known, n=3) or [word for word in known if part in word]
+    more = ", …" if len(listed) > 8 else ""
+    hint = f"name one of: {', '.join(listed[:8])}{more}" if listed else "see 'fib report summary'"
+    raise UnknownNameError(message, hint=hint, unknown=(part,))
+
+
+def _latest(trace_set: TraceSet, subject: Subject) -> list[Trace]:
+    """Return the latest trace of each solution, workload and device, in the order of names."""
+    from flashinfer_bench.data.run_source import read_traces
+    from flashinfer_bench.report import collect_results, latest_results
+
+    rows = [
+        row
+        for row in latest_results(collect_results(trace_set))
+        if row.definition == subject.definition
+        and subject.solution in (None, row.solution)
+        and subject.workload in (None, row.workload)
+    ]
+    rows.sort(key=lambda row: (row.solution, row.workload, row.hardware))
+    return [trace for _, trace in read_traces(rows)]
+
+
+def _telling(traces: Iterable[Trace]) -> list[Trace]:
+    """Return one trace of each reason for a failure, and one that passed."""
+    from fib_report.causes import without_numbers
+
+    told: dict[Any, Trace] = {}
+    for trace in traces:
+        run = trace.evaluation
+        assert run is not None
+        told.setdefault((run.status, without_numbers(_reason(trace))), trace)
+    return list(told.values())
+
+
+# ------------------------------------------------------------------------------------ sections
+
+
+def _line(text: str = "") -> None:
+    console(sys.stdout).print(with_colours(printable(text)), soft_wrap=True)
+
+
+def _text(title: str, text: str) -> None:
+    _line(f"--- {title}")
+    for line in text.rstrip().split("\n"):
+        _line(line)
+    _line()
+
+
+def _facts(title: str, record: Any, leave_out: Iterable[str] = ()) -> None:
+    """Print the fields of a record; those of large nested ones have dotted names."""
+    fields = {key: value for key, value in to_plain(record).items() if key not in leave_out}
+    _text(title, "\n".join(f"{key}: {value}" for key, value in _flat(fields)))
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in record.items():
+        if isinstance(value, dict) and len(str(value)) > 60:
+            yield from _flat(value, f"{before}{key}.")
+        elif value not in ("", [], {}) and not key.endswith("samples_ms"):
+            yield f"{before}{key}", value
+
+
+def _reason(trace: Trace) -> str:
+    from fib_report.causes import reason_of
+
+    run = trace.evaluation
+    return "" if run is None or trace.is_successful() else reason_of(run)
+
+
+def _latency(trace: Trace) -> Optional[float]:
+    run = trace.evaluation
+    return run.performance.latency_ms if run is not None and run.performance is not None else None
+
+
+_SOLUTION = Column("solution", "solution")
+_RESULT = (
+    Column("workload", "workload.uuid"),
+    Column("hardware", "evaluation.environment.hardware"),
+    Column("status", "evaluation.status.value"),
+    Column("latency_ms", _latency),
+    Column("reason", _reason),
+)
+
+
+def _show_trace(trace: Trace) -> None:
+    run = trace.evaluation
+    assert run is not None
+    axes = " ".join(f"{name}={size}" for name, size in trace.workload.axes.items())
+    facts = f"{run.status.value} {_reason(trace)}\nrecorded {run.timestamp} for {axes}"
+    _text(f"Trace {trace.definition}/{trace.solution}/{trace.workload.uuid}", facts)
+    if run.log:
+        _text("Log", run.log)
+    _facts("Environment and settings", run, leave_out=("status", "log", "timestamp"))
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command("show", cls=options.GreedyCommand)(show)

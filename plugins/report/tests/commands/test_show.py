@@ -1,0 +1,78 @@
+"""``fib show``: names, and all that is recorded of them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+FAILURE = """call: ValueError: 12 is wrong
+Traceback (most recent call last):
+  File "main.py", line 3, in run
+ValueError: 12 is wrong
+--- output ---
+the last words"""
+
+
+@pytest.fixture
+def dataset(two_definitions):
+    maker = two_definitions
+    maker.solution("carol_double", author="carol", code="def run(x):\n    raise ValueError(12)\n")
+    maker.trace("carol_double", status="RUNTIME_ERROR", log=FAILURE, provenance={"seed": 77})
+    maker.trace("alice_double", log="a note")
+    return maker
+
+
+@pytest.mark.parametrize("name", ["carol_double", "carol", "car*", "double/carol_double/w1"])
+def test_all_that_is_known_of_a_solution(fib, dataset, name):
+    result = fib("show", name, dataset.root)
+    assert result.exit_code == 0, result.stderr
+    for words in (
+        "--- Solution carol_double",
+        "author: carol",
+        "--- Trace double/carol_double/w1",
+        "RUNTIME_ERROR main.py:3: ValueError: 12 is wrong",
+        "the last words",
+        "environment: {'hardware': 'Test CPU'",
+        "provenance: {'seed': 77,",
+        "--- Source main.py",
+        "    raise ValueError(12)",
+    ):
+        assert words in result.stdout
+
+
+def test_a_definition_and_a_workload(fib, dataset):
+    shown = fib("show", "triple", "--local", dataset.root).stdout
+    assert "--- Definition triple" in shown
+    assert "--- Reference" in shown
+    assert "op_type: gemm" in shown
+    shown = fib("show", "double/w1", "--local", dataset.root).stdout
+    assert "--- Workload w1" in shown
+    assert "carol_double\tw1\tTest CPU\tRUNTIME_ERROR\t\tmain.py:3: ValueError: 12 is" in shown
+
+
+def test_json_has_the_records(fib, dataset):
+    found = json.loads(fib("show", "carol_double", dataset.root, "--json").stdout)
+    assert found["subject"]["solution"] == "carol_double"
+    assert found["solution"]["sources"][0]["path"] == "main.py"
+    assert [one["evaluation"]["log"] for one in found["traces"]] == [FAILURE]
+
+
+def test_names_that_fit_nothing_or_several(fib, fib_process, dataset):
+    several = fib("show", "*_double", dataset.root)
+    assert (several.exit_code, several.stdout) == (2, "")
+    assert "fits 3 names" in several.stderr
+    assert "alice_double" in several.stderr
+    env = {"PYTHONPROFILEIMPORTTIME": "1"}
+    unknown = fib_process("show", "carl_double", dataset.root, env=env)
+    assert not re.search(r"\| +(torch|numpy)\n", unknown.stderr)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "carol_double" in unknown.stderr
+
+
+def test_a_log_cannot_talk_to_the_terminal(fib_terminal, dataset):
+    dataset.trace("carol_double", status="RUNTIME_ERROR", log="\x1b[2J[red]", timestamp="2027")
+    _, shown = fib_terminal("show", "carol_double", dataset.root, columns=80)
+    assert "\\x1b[2J[red]" in shown
+    assert "\x1b[2J" not in shown

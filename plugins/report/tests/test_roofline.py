@@ -1,0 +1,122 @@
+"""Bytes, operations and limits of workloads, and how close results come to them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fib_judge.calibration import Ceilings, store_ceilings
+from fib_report.roofline import Rooflines, work_of
+from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.run_source import Clock
+
+CEILINGS = Ceilings(
+    device="cpu", hardware="Test CPU", torch="2", created="today", call_ms=2e-6,
+    bytes_per_s={1 << 10: 8e9, 1 << 27: 1e9}, flops_per_s={"float32": 4e9},
+)  # fmt: skip
+PAGED = {
+    "axes": {"N": {"type": "var"}, "pages": {"type": "const", "value": 1000}},
+    "inputs": {
+        "x": {"shape": ["N"], "dtype": "float32"},
+        "cache": {"shape": ["pages", "N"], "dtype": "float32"},
+        "rows": {"shape": ["N"], "dtype": "int32"},
+    },
+}
+PRODUCT = {
+    "op_type": "gemm",
+    "axes": {"N": {"type": "var"}, "K": {"type": "const", "value": 64}},
+    "inputs": {
+        "A": {"shape": ["N", "K"], "dtype": "float32"},
+        "B": {"shape": ["K", "M"], "dtype": "float32"},
+    },
+    "outputs": {"C": {"shape": ["N", "M"], "dtype": "float32"}},
+}
+PRODUCT["axes"]["M"] = {"type": "const", "value": 32}
+
+
+@pytest.fixture
+def definition(maker):
+    def make(**changes):
+        maker.definition(**changes)
+        return TraceSet.from_path(maker.root).definitions["double"]
+
+    return make
+
+
+@pytest.fixture
+def calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    store_ceilings(CEILINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (2 * 16 * 4, 0, "sizes", ())),
+        # Indices choose pages of the cache, so its size says nothing; the rest is read anyway.
+        (PAGED, (3 * 16 * 4, 0, "some sizes", ("float32",))),
+        (PRODUCT, (4 * (16 * 64 + 64 * 32 + 16 * 32), 2 * 16 * 64 * 32, "sizes", ("float32",) * 2)),
+    ],
+)
+def test_work_without_an_op_family(definition, changes, expected):
+    assert work_of(definition(**changes), {"N": 16}) == expected
+
+
+def test_an_op_family_says_what_the_work_is(definition, monkeypatch):
+    family = SimpleNamespace(
+        spec=SimpleNamespace(work="x:work"), load=lambda _: lambda one, axes: (axes["N"] * 3, 7)
+    )
+    catalog = SimpleNamespace(family_of=lambda _: family)
+    monkeypatch.setattr("fib_report.roofline.default_catalog", lambda: catalog)
+    assert work_of(definition(), {"N": 16}) == (48, 7, "op family", ())
+
+
+def test_without_calibration_there_are_rates_and_no_limit(
+    definition, make_result, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "empty"))
+    found = Rooflines({"double": definition()}).of(make_result(latency_ms=1e-3))
+    assert found.gb_per_s == pytest.approx(128 / 1e-6 / 1e9)
+    assert (found.limit_ms, found.share, found.tflop_per_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("axes", "cache", "changes", "limit_ms", "by"),
+    [
+        ({"N": 1 << 10}, "warm", {}, 8192 / 8e9 * 1e3, "bytes"),
+        ({"N": 1 << 10}, "cold", {}, 8192 / 1e9 * 1e3, "bytes"),
+        ({"N": 1}, "warm", {}, 8 / 8e9 * 1e3, "call"),
+        ({"N": 1 << 10}, "warm", PRODUCT, 2 * 2**10 * 64 * 32 / 4e9 * 1e3, "operations"),
+    ],
+)
+def test_the_limit_is_the_longest_of_three_times(
+    definition, make_result, calibrated, axes, cache, changes, limit_ms, by
+):
+    clock = Clock("cpu", cache)
+    found = Rooflines({"double": definition(**changes)}).of(make_result(axes=axes, clock=clock))
+    assert found.limited_by == by
+    assert found.limit_ms == pytest.approx(max(limit_ms, 2e-6))
+    assert found.share == pytest.approx(found.limit_ms)
+
+
+def test_mean_shares_need_all_of_them(definition, make_result, calibrated):
+    rooflines = Rooflines({"double": definition()})
+    some = [make_result(latency_ms=latency, axes={"N": 1024}) for latency in (1.0, 4.0)]
+    share = rooflines.of(some[0]).share
+    assert rooflines.mean_share(some) == pytest.approx(share / 2)
+    assert rooflines.mean_share([*some, make_result(status="TIMEOUT")]) == pytest.approx(share / 2)
+    assert rooflines.mean_share([*some, make_result(workload="w2", axes={})]) is None
+    assert rooflines.mean_share([]) is None
+
+
+def test_nothing_is_held_against_a_busy_calibration(definition, make_result, calibrated):
+    store_ceilings(Ceilings(**{**vars(CEILINGS), "settled": False}))
+    found = Rooflines({"double": definition()}).of(make_result())
+    assert found.limit_ms is None
+
+
+def test_no_share_where_only_a_part_of_the_bytes_is_known(definition, make_result, calibrated):
+    found = Rooflines({"double": definition(**PAGED)}).of(make_result())
+    assert found.gb_per_s
+    assert found.share is None
