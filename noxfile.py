@@ -33,6 +33,7 @@ TEST_TOOLS = (
     *("build", "hatchling", "editables"),  # some tests make distributions and install them
 )
 
+DOCS_TOOLS = ("mkdocs-material==9.8.2",)
 TYPE_TOOLS = ("mypy", "types-PyYAML", "nox")
 
 # pip, not uv: a machine's own pip settings (an index of CPU builds of torch, say) then apply.
@@ -89,19 +90,13 @@ def _workers() -> list[str]:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Benchmark the bundled sample dataset: a table of results, and traces under demo-output/."""
+    """Benchmark the sample dataset, and say who won; results go to demo-output/."""
+    session.log("installs torch and this project, then runs a benchmark of about two minutes")
     _install_torch(session)
     # One call, so that pip finds the parts that the meta-distribution pins in their folders.
     parts = ("core", *(f"plugins/{name}" for name in DEFAULT_PLUGINS))
     _install(session, str(ROOT), *(str(ROOT / part) for part in parts))
-    output = ROOT / "demo-output"
-    shutil.rmtree(output, ignore_errors=True)
-    shutil.copytree(ROOT / "examples" / "sample-dataset", output)
-    options = session.posargs or ["--iterations", "20", "--warmup-runs", "3", "--num-trials", "2"]
-    # 4 says that something is missing here for some solutions, such as Triton: the table is whole.
-    session.run("fib", "run", "--local", str(output), *options, success_codes=[0, 4])
-    page = str(output / "report.html")
-    session.run("fib", "report", "visualize", "--local", str(output), "--output", page)
+    session.run("python", str(ROOT / "examples" / "demo.py"), *session.posargs)
 
 
 @nox.session
@@ -265,6 +260,14 @@ def build(session: nox.Session) -> None:
     for folder in (".", "core", *(f"plugins/{name}" for name in PLUGINS)):
         session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), folder)
     session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, with search, into site/; a broken link or a lost page fails."""
+    _install(session, *DOCS_TOOLS)
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+    session.log("to read it: python -m http.server -d site")
 
 
 @nox.session

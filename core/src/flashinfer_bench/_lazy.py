@@ -126,9 +126,10 @@ def import_provided(target: str, asked: str, distribution: Optional[str] = None)
         if error.name != package:
             raise
         distribution = distribution or package.replace("_", "-")
+        hint = importlib.import_module("flashinfer_bench._providers").install_hint(distribution)
         raise ImportError(
-            f"{asked} is provided by the distribution {distribution}, which is not "
-            f"installed: pip install {distribution}",
+            f"{asked} is provided by the distribution {distribution}, which is not installed; "
+            f"{hint}",
             name=asked,
         ) from error
 

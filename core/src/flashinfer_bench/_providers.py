@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Optional
 
+from flashinfer_bench._version import __version__
 from flashinfer_bench.errors import CapabilityError
 
 _PROVIDED = {
@@ -15,7 +16,9 @@ _PROVIDED = {
     "fib-builder-tvmffi": {"builder": "cpp cuda"},
     "fib-compare": {"command": "compare replay"},
     "fib-datasets": {
-        "command": "build doctor export import report_merge sanitize solution trace",
+        "command": (
+            "build doctor export import init new report_merge sanitize schema solution trace"
+        ),
         "layer": "baseline benchmark",
         "source": "hub",
     },
@@ -29,8 +32,8 @@ _PROVIDED = {
     },
     "fib-report": {
         "command": (
-            "apply report_coverage report_regressions report_scores report_summary report_visualize "
-            "validate-render"
+            "apply report_coverage report_regressions report_scores report_summary show "
+            "report_visualize validate-render"
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},
@@ -61,6 +64,30 @@ def provided_commands() -> dict[str, str]:
     }
 
 
+def install_hint(distribution: str) -> str:
+    """Return how to install one of the project's distributions, which no package index has."""
+    install = f"pip install --find-links dist {distribution}=={__version__}"
+    return f"in a clone of flashinfer-bench: nox -s build, then {install}"
+
+
+def clash() -> str:
+    """Return what is wrong if the distribution ``flashinfer-bench`` is not ours; else nothing."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        other = distribution("flashinfer-bench")
+    except PackageNotFoundError:
+        return ""
+    # Ours has no modules.
+    if not any(file.parts[0] == "flashinfer_bench" for file in other.files or ()):
+        return ""
+    return (
+        f"flashinfer-bench {other.version} is another project with the same import name, and its "
+        "files mix with these: pip uninstall flashinfer-bench, then reinstall "
+        "flashinfer-bench-core with --force-reinstall --no-deps, or use an environment for each"
+    )
+
+
 def require_family(op_type: str, *, known: bool) -> None:
     """Refuse an op type of which something special is known, but not here.
 
@@ -82,5 +109,5 @@ def require_family(op_type: str, *, known: bool) -> None:
     if distribution is not None and not known:
         raise CapabilityError(
             f"Op type {op_type!r} needs what {distribution} knows of it, which is not installed.",
-            hint=f"pip install {distribution}",
+            hint=install_hint(distribution),
         )

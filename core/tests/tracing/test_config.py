@@ -136,7 +136,7 @@ class TestNames:
         monkeypatch.setattr(policies, "_registered", lambda decides: {})
         with pytest.raises(CapabilityError, match="fib-ops-llm") as caught:
             PolicyRegistry.make_filter_policy(DECODES)
-        assert caught.value.hint == "pip install fib-ops-llm"
+        assert "fib-ops-llm==" in caught.value.hint
 
     def test_what_needs_a_missing_policy_is_left_out(
         self, root: Any, sink: Any, monkeypatch: Any, caplog: Any

@@ -249,7 +249,7 @@ class TestErrors:
         kind, message, hint = ask(code, REPO)
         assert kind == "CapabilityError"
         assert "huggingface_hub, which is not installed" in message
-        assert "pip install 'fib-datasets[hub]'" in hint
+        assert "pip install huggingface_hub" in hint
 
 
 class TestBlobs:

@@ -126,8 +126,8 @@ def test_the_tests_of_small_plugins_pass(fib, tmp_path):
     assert f"{len(OTHERS)} passed" in done.stdout
 
 
-_NAME = "letters from a to z, digits and single hyphens, at most 24"
-_LANGUAGE = "cannot be the name of a language: it has letters from a to z"
+_NAME = "use letters from a to z, digits and single hyphens, a letter first, and at most 24"
+_LANGUAGE = "is not a valid name of a language: use letters from a to z"
 
 
 @pytest.mark.parametrize(

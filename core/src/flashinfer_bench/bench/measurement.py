@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from flashinfer_bench._lazy import OldAttributes
+from flashinfer_bench._providers import install_hint
 from flashinfer_bench.bench import evaluation
 from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement, measure
 from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
@@ -308,7 +309,7 @@ class BasicMeasurement(MeasurementMethod):
         if config.lock_clocks_mhz is not None:
             raise CapabilityError(
                 "lock_clocks_mhz: the basic measurement does not hold clocks",
-                hint="pip install fib-judge, or leave it out",
+                hint=f"leave it out, or {install_hint('fib-judge')}",
             )
         return super().running(config)
 

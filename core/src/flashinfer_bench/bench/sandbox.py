@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Optional
 
 from flashinfer_bench import env
+from flashinfer_bench._providers import install_hint
 from flashinfer_bench.bench.confinement import SandboxMethod as SandboxMethod
 from flashinfer_bench.bench.confinement import pick_sandbox as pick_sandbox
 from flashinfer_bench.compile.builder import content_digest, package_name
@@ -177,10 +178,8 @@ class Sandbox:
 
     def _lack(self, done: Confinement) -> str:
         if self._method is None:
-            return (
-                f"without a sandbox: none is installed for {sys.platform!r}; "
-                "pip install fib-sandbox-linux"
-            )
+            hint = install_hint("fib-sandbox-linux")
+            return f"without a sandbox: none is installed for {sys.platform!r}; {hint}"
         if not done.missing:
             return "without a sandbox: this executor has none"
         reasons = "; ".join(f"{name} ({why})" for name, why in done.missing.items())
@@ -190,7 +189,7 @@ class Sandbox:
         if self._method is None:
             raise CapabilityError(
                 f"solutions cannot be confined: no sandbox is installed for {sys.platform!r}",
-                hint="pip install fib-sandbox-linux, or run trusted solutions with '--sandbox off'",
+                hint=f"use '--sandbox off', or {install_hint('fib-sandbox-linux')}",
             )
         needed = {**self._method.needed, **(self._method.needed_on_cpu if device == "cpu" else {})}
         lacking = []

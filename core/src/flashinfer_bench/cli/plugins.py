@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from flashinfer_bench import env
+from flashinfer_bench._providers import clash
 from flashinfer_bench._version import __version__
 from flashinfer_bench.cli.commands import near_matches
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, command_group
-from flashinfer_bench.cli.output import emit, emit_document, printable, table
+from flashinfer_bench.cli.output import emit, emit_document, printable, table, talk
 from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
 from flashinfer_bench.plugins import KINDS, PLUGIN_API, Settings, default_catalog, discover
 from flashinfer_bench.plugins.records import canonical, full_traceback, one_line
@@ -48,6 +49,8 @@ Kind = Annotated[
 @app.command("list")
 def list_plugins(kind: Kind = None, as_json: AsJson = False) -> None:
     """List what is registered and whether it can be used here, and the plugins that failed."""
+    if problem := clash():
+        talk(f"warning: {problem}")
     # What a plugin or a probe prints is talk, and must not end up in the data.
     with redirect_stdout(sys.stderr):
         catalog = default_catalog()
@@ -110,6 +113,7 @@ def diagnose(
         "unknown_in_disable_plugins": [
             name for name in settings.disabled if canonical(name) not in known
         ],
+        "clash": clash(),
         "plugins": plugins,
     }
     if as_json:
@@ -117,7 +121,7 @@ def diagnose(
     else:
         for line in _report_text(report):
             emit(printable(line))
-    if any(plugin["problems"] for plugin in plugins):
+    if report["clash"] or any(plugin["problems"] for plugin in plugins):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -275,6 +279,8 @@ def _report_text(report: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name}={value}" for name, value in around["variables"].items())
     for name in report["unknown_in_disable_plugins"]:
         yield f"FIB_DISABLE_PLUGINS names {name!r}, and there is no such plugin"
+    if report["clash"]:
+        yield f"problem: {report['clash']}"
     for plugin in report["plugins"]:
         yield ""
         # The reasons of a broken plugin follow one by one, each with its traceback.

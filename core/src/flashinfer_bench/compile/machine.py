@@ -120,7 +120,7 @@ def require_torch() -> None:
     if find_spec("torch") is None:
         raise CapabilityError(
             "torch is not installed, and the inputs of solutions are torch tensors",
-            hint="pip install 'flashinfer-bench-core[torch]'",
+            hint="pip install torch numpy safetensors",
         )
 
 

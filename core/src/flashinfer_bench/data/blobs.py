@@ -203,7 +203,7 @@ def _safetensors_torch() -> ModuleType:
     except ImportError as error:
         raise CapabilityError(
             f"tensor files need {error.name}, which is not installed",
-            hint="pip install 'flashinfer-bench-core[torch]'",
+            hint="pip install torch numpy safetensors",
         ) from error
     return safetensors.torch
 

@@ -87,7 +87,7 @@ class DType(NameEnum):
         except ImportError as error:
             raise CapabilityError(
                 f"dtype '{self}' was asked for as a torch type, but torch is not installed",
-                hint="pip install 'flashinfer-bench-core[torch]'",
+                hint="pip install torch numpy safetensors",
             ) from error
         found = getattr(torch, self.torch_name, None)
         if not isinstance(found, torch.dtype):

@@ -432,12 +432,12 @@ class Registry(tuple[Registered[SpecT_co], ...]):
             message += f" Broken plugins, which might have provided it: {origins}."
         failed = [status.name for status in suspects if status.state == "broken"]
         hint = f"Run `fib plugins list --kind {self.kind}` to see what is installed."
-        from flashinfer_bench._providers import provider_of
+        from flashinfer_bench._providers import install_hint, provider_of
 
         provider = provider_of(self.kind, wanted) if wanted else None
         if provider is not None:
             message += f" It is provided by {provider}."
-            hint = f"pip install {provider}"
+            hint = install_hint(provider)
         if failed:
             hint = f"Run `fib plugins doctor{' ' + failed[0] if len(failed) == 1 else ''}`."
         return CapabilityError(message, hint=hint)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
 from flashinfer_bench._lazy import old_names
-from flashinfer_bench._providers import provider_of
+from flashinfer_bench._providers import install_hint, provider_of
 from flashinfer_bench.errors import (
     CapabilityError,
     ConfigError,
@@ -551,7 +551,7 @@ class PolicyRegistry:
         if provider := provider_of("tracing_policy", name):
             raise CapabilityError(
                 f"{missing}: it is provided by {provider}, which is not installed",
-                hint=f"pip install {provider}",
+                hint=install_hint(provider),
             )
         raise UnknownNameError(
             f"{missing}; there are {', '.join(known)}",

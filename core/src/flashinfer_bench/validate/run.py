@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench._providers import provider_of
+from flashinfer_bench._providers import install_hint, provider_of
 from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.jsonl import read_records
@@ -193,7 +193,7 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
         if provider := provider_of("layer", name):
             raise CapabilityError(
                 f"layer {name!r} is provided by {provider}, which is not installed",
-                hint=f"pip install {provider}",
+                hint=install_hint(provider),
             )
         hint = f"available layers: {', '.join(known)}"
         raise UnknownNameError(f"there is no layer {name!r}", hint=hint, unknown=(name,))

@@ -13,7 +13,7 @@ def probe() -> Availability:
         return Availability(
             ok=False,
             reason="torch is not installed, and the inputs of solutions are torch tensors",
-            remedy="pip install 'flashinfer-bench-core[torch]'",
+            remedy="pip install torch numpy safetensors",
         )
     from flashinfer_bench.compile.toolkit import availability, find_cc
 

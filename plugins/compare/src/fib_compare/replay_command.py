@@ -185,7 +185,7 @@ def without_torch(error: ModuleNotFoundError, message: str) -> Exception:
     """Return the error for a command that needs torch; any other missing module as it is."""
     if error.name != "torch":
         return error
-    return CapabilityError(message, hint="pip install 'flashinfer-bench-core[torch]'")
+    return CapabilityError(message, hint="pip install torch numpy safetensors")
 
 
 def _exit_code(done: Sequence[Replay]) -> ExitCode:

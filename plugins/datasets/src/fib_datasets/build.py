@@ -165,7 +165,7 @@ class BuildRun:
         if not self.compile_only and find_spec("torch") is None:
             raise CapabilityError(
                 "loading what has been built needs torch",
-                hint="pip install 'flashinfer-bench-core[torch]'",
+                hint="pip install torch numpy safetensors",
             )
         executor = make_executor(self._catalog, self._device, self._config.executor)
         at_the_end.callback(executor.close)

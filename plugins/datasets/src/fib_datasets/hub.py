@@ -161,7 +161,7 @@ def _explaining(dataset: HubDataset, path: Optional[str] = None) -> Iterator[Any
     except ImportError as error:
         raise CapabilityError(
             "datasets of the hub need the package huggingface_hub, which is not installed",
-            hint="pip install 'fib-datasets[hub]', or download the dataset and name its folder",
+            hint="pip install huggingface_hub, or download the dataset and name its folder",
         ) from error
     repo = f"the dataset {dataset.repo!r} of the hub"
     what = repo if path is None else f"{path!r} of {repo}"

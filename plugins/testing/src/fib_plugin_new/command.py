@@ -102,9 +102,9 @@ def new_plugin(
     ] = None,
     author: Annotated[str, option("--author", metavar="AUTHOR", help="'Name <mail>'.")] = "",
 ) -> None:
-    """Start a plugin: a small one of any kind, whose test passes before anything is changed.
+    """Create a plugin of any kind, whose test passes before you change anything.
 
-    One for a builder is a copy of the tested example under its own names, and builds at once.
+    A builder is a copy of the tested example under its own names, and works at once.
     Prints the folder of the plugin.
     """
     kind = known_kind(kind)
@@ -120,7 +120,7 @@ def new_plugin(
     does, remark = "Next:", ""
     if kind == "builder":
         does = f"{names.distribution} builds solutions in {names.language!r}. Next:"
-        remark = "\nIt still compiles C, and its README says which part of which file to change."
+        remark = "\nIt compiles C until you change it; its README says what to change where."
     test = "pip install -e '.[test]' && pytest"
     talk(f"{does}\n  cd {target}\n  {test}\n  fib plugins doctor {names.plugin}{remark}")
 
@@ -130,20 +130,20 @@ def _checked(name: str, language: Optional[str], author: str, kind: str) -> Name
     plugin = name.replace("_", "-").removeprefix(prefix).removeprefix(_PREFIX)
     if not _PLUGIN.fullmatch(plugin) or len(plugin) > _LONGEST:
         raise ConfigError(
-            f"{name!r} cannot be the name of a plugin: it begins with a letter, and has letters "
-            f"from a to z, digits and single hyphens, at most {_LONGEST} in all",
-            hint="write the name alone, such as 'my-lang'; --output says in which folder",
+            f"{name!r} is not a valid name of a plugin: use letters from a to z, digits and single "
+            f"hyphens, a letter first, and at most {_LONGEST} characters",
+            hint="write only the name, such as 'my-lang'; --output sets the folder",
         )
     if keyword.iskeyword(plugin):
         raise ConfigError(f"{name!r} is a keyword of Python", hint="choose another name")
     spoken = plugin if language is None else language
     if not _LANGUAGE.fullmatch(spoken) or len(spoken) > _LONGEST:
         raise ConfigError(
-            f"{language!r} cannot be the name of a language: it has letters from a to z, digits, "
-            f"'.', '_' and '-', at most {_LONGEST}, and begins and ends with a letter or digit"
+            f"{language!r} is not a valid name of a language: use letters from a to z, digits, '.',"
+            f" '_' and '-', a letter or digit first and last, and at most {_LONGEST} characters"
         )
     if not author.isprintable():
-        raise ConfigError("--author holds a control character; write 'Name <mail>'")
+        raise ConfigError("--author has a control character; write 'Name <mail>'")
     return Names(plugin, spoken, author.strip(), kind)
 
 
@@ -161,7 +161,7 @@ def _require_free(names: Names, catalog: Catalog) -> None:
         if canonical(name).removeprefix(_PREFIX) == canonical(wanted):
             raise ConfigError(
                 f"the {what} {name!r} is taken by {origin}",
-                hint=f"choose another {what}; `fib plugins list` shows what there is",
+                hint=f"choose another {what}; `fib plugins list` shows those in use",
             )
 
 

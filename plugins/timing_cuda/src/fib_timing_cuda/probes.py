@@ -36,7 +36,7 @@ def do_bench() -> Availability:
 
 
 _OLDEST = 13
-_INSTALL = "pip install 'fib-timing-cuda[cupti]', in one call with the torch that is installed"
+_INSTALL = "pip install 'cupti-python>=13', in one call with the torch that is installed"
 # Set by tools that are loaded into every program which uses CUDA, and subscribe to CUPTI there.
 _TOOLS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
