@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from typing_extensions import Self
-
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
@@ -199,24 +197,9 @@ def with_old_parameters(function: Callable[..., Any], old: Mapping[str, Any], **
 
 
 class OldAttributes:
-    """Base of what has attributes by old names, too: those of a table.
-
-    A subclass that lacks methods, but has what they were called once, gets them.
-    """
+    """Base of what has attributes by old names, too: those of a table."""
 
     __slots__ = ()
-
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """Make an object; of an abstract class only if old methods stand for those that it lacks.
-
-        Raises
-        ------
-        TypeError
-            If it lacks any.
-        """
-        if getattr(cls, "__abstractmethods__", None):
-            _compat().complete(cls)
-        return super().__new__(cls)
 
     if not TYPE_CHECKING:
 
@@ -234,6 +217,8 @@ def old_attribute(owner: object, name: str) -> Any:
     """
     if name.startswith("_"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    if hasattr(type(owner), name):  # a property that has raised an AttributeError: it says why
+        return object.__getattribute__(owner, name)
     return _compat().attribute(owner, name)
 
 

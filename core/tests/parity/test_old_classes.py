@@ -153,8 +153,42 @@ def test_half_a_builder() -> None:
         def _make_key(self, solution: Solution) -> str:
             return ""
 
-    with pytest.raises(TypeError, match=r"Half .*lacks the method build, or _build as it was"):
+    with pytest.raises(TypeError, match=r"abstract class Half .*build"):
         Half()
+
+
+def test_builders_whose_methods_are_no_plain_functions() -> None:
+    class Odd(OldBuilder):
+        @staticmethod
+        def can_build(solution: Solution) -> bool:
+            return True
+
+        @classmethod
+        def build(cls, definition: Definition, solution: Solution) -> Runnable:
+            return Runnable(len, METADATA)
+
+    assert Odd().can_build(SOLUTION)
+    assert Odd().build(DEFINITION, SOLUTION)([1]) == 1
+
+
+def test_a_builder_that_changes_how_another_builds() -> None:
+    from flashinfer_bench.compile.builders import PythonBuilder
+
+    class Own(PythonBuilder):
+        def _build(self, definition: Definition, solution: Solution) -> Runnable:
+            return Runnable(len, METADATA)
+
+    assert Own().build(DEFINITION, SOLUTION)([1]) == 1
+
+
+def test_a_property_that_fails_says_why() -> None:
+    class Own(TraceSet):
+        @property
+        def mine(self) -> int:
+            return self.nothing_like_it
+
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        Own().mine  # noqa: B018
 
 
 def test_old_parameters_of_builders_that_others_wrote() -> None:

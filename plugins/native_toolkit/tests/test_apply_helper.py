@@ -58,7 +58,7 @@ def test_nothing_is_compiled_where_that_is_not_wanted(tmp_path, monkeypatch):
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
     monkeypatch.setenv("FIB_APPLY_HELPER", "0")
     assert fib_apply_helper.helper() is None
-    recognition.recognition(Later().renew)
+    recognition.when_quicker(Later().renew)
     assert not fib_apply_helper._waiting
     assert not (tmp_path / "cache").exists()
 
@@ -91,6 +91,7 @@ def test_it_is_swapped_in_once_it_is_compiled(copy, tmp_path, monkeypatch):
     program = f"import os, time; time.sleep(0.5); os.rename({str(aside)!r}, {str(folder)!r})"
     monkeypatch.setattr(fib_apply_helper, "_IN_BACKGROUND", program)
     monkeypatch.setattr(fib_apply_helper, "_waiting", [])
+    monkeypatch.setattr(fib_apply_helper, "_begun", False)
     monkeypatch.setenv("FIB_APPLY_HELPER", "1")
     x, y, later = torch.zeros(3), torch.ones(3), Later()
     mean = apply("mean")(lambda x, y: None)
@@ -114,6 +115,7 @@ def test_the_process_in_the_background_finds_what_is_there(helper_cache):
 def test_a_failure_in_the_background_is_no_more_than_a_line_in_the_log(monkeypatch, caplog):
     monkeypatch.setattr(fib_apply_helper, "_IN_BACKGROUND", "raise SystemExit('no compiler')")
     monkeypatch.setattr(fib_apply_helper, "_waiting", [])
+    monkeypatch.setattr(fib_apply_helper, "_begun", False)
     caplog.set_level(logging.DEBUG, "fib_apply_helper")
     later = Later()
     fib_apply_helper.when_compiled(later.renew)

@@ -217,6 +217,7 @@ def enable_apply(
     if dataset_path is None and not (dataset_named or env.dataset_path().is_dir()):
         from flashinfer_bench.apply.mapping import MappingRuntime, WrappedCount
 
+        logger.info("apply: nothing is configured, and so nothing enabled")
         return WrappedCount(MappingRuntime({}, {}))
     return ApplyRuntime(dataset_path, apply_config, device=device).start()
 

@@ -286,8 +286,10 @@ class Convention:
         if further:
             body.append(f"if {' or '.join(further)}: return _fib_missed({EXTRAS!r}, {passed})")
         body += [
+            "_fib_answers = []",
             "def _fib_again(*_fib_inputs):",
-            "    return _fib_fallback(*_fib_args, **(_fib_kwargs or {}))",
+            "    _fib_answers.append(_fib_fallback(*_fib_args, **(_fib_kwargs or {})))",
+            "    return _fib_answers[0]",
         ]
         inputs, outputs = self._inputs.values(), dict(sorted(self._buffers.items())).values()
         into = outputs and len(outputs) == len(idle) and self._layout and not self._targets
@@ -297,7 +299,8 @@ class Convention:
             body += [
                 f"if {' and '.join(f'{name} is not None' for name in outputs)}:",
                 f"    _fib_result = _fib_call({everything}, None, _fib_again)",
-                f"    return {returned} if _fib_result is None else _fib_result",
+                "    if _fib_answers or _fib_result is not None: return _fib_result",
+                f"    return {returned}",
             ]
         if idle and not (into and len(idle) == 1):  # else that has its default by now
             examined = " or ".join(f"{name} is not _fib_of_{name}" for name in idle)
@@ -369,6 +372,12 @@ class Convention:
             if not isinstance(buffer, torch.Tensor):
                 raise UnroutableError(PLACE)
             odd = buffer.is_nested or buffer.layout is not torch.strided
+            odd = odd or (buffer.is_inference() and not torch.is_inference_mode_enabled())
+            # Elements that share their memory, as those of what has been expanded do.
+            odd = odd or any(
+                stride == 0 and size > 1
+                for stride, size in zip(buffer.stride(), buffer.shape, strict=True)
+            )
             if odd or (buffer.requires_grad and torch.is_grad_enabled()):
                 raise UnroutableError(BUFFER)
             if self._layout is None:

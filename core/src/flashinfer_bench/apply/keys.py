@@ -198,19 +198,16 @@ class ApplyKeyBuilder(ABC):
         """Return the key of a call with arguments by name, under its old name."""
         return self.build_from_args(self.definition.merge_kwargs_to_args((), runtime_kwargs))
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let a subclass be written for the first release, whose arguments came by name.
 
         It has ``build_from_runtime(runtime_kwargs)`` in place of `build_from_args`, and
         ``features(runtime_kwargs)``; its ``build_from_workload`` takes no root.
         """
+        super().__init_subclass__(**kwargs)
         own = vars(cls)
-        if "build_from_runtime" not in own or "build_from_args" in own:
-            return
-        for name in ("build_from_workload", "features"):
-            if getattr(getattr(cls, name), "__isabstractmethod__", False):
-                raise TypeError(f"{cls.__name__} has build_from_runtime, but no {name}")
-        by_name, of_workload = own["build_from_runtime"], cls.build_from_workload
+        by_name: Any = own.get("build_from_runtime")
+        of_workload: Any = own.get("build_from_workload")
 
         def build_from_args(self: ApplyKeyBuilder, args: Sequence[Any]) -> Any:
             return by_name(self, dict(zip(self.definition.inputs, args, strict=False)))
@@ -218,8 +215,9 @@ class ApplyKeyBuilder(ABC):
         def build_from_workload(self: Any, workload: Workload, root: Optional[Path] = None) -> Any:
             return of_workload(self, workload)
 
-        cls.build_from_args = build_from_args  # type: ignore[method-assign]
-        if "root" not in inspect.signature(of_workload).parameters:
+        if by_name is not None and "build_from_args" not in own:
+            cls.build_from_args = build_from_args  # type: ignore[method-assign]
+        if of_workload is not None and "root" not in inspect.signature(of_workload).parameters:
             cls.build_from_workload = build_from_workload  # type: ignore[method-assign]
 
     def _refuse(self, args: Sequence[Any]) -> NoReturn:

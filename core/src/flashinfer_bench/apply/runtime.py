@@ -106,7 +106,8 @@ class _Dispatching(Runtime):
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
-        self._by_name = "args" not in inspect.signature(dispatcher.dispatch).parameters
+        parameters = inspect.signature(dispatcher.dispatch).parameters
+        self._by_name = "runtime_kwargs" in parameters
 
     def names(self) -> Collection[str]:
         return Everything()
@@ -122,8 +123,14 @@ class _Dispatching(Runtime):
             signature = None if point is None else point.signature
             if args and signature is None:
                 raise TypeError(f"{self.dispatcher!r} takes arguments of '{name}' by name alone")
-            named = dict(zip(signature.parameters if signature else (), args, strict=False))
-            named |= kwargs or {}
+            names = [
+                each.name
+                for each in (signature.parameters.values() if signature else ())
+                if each.kind is not each.VAR_POSITIONAL
+            ]
+            if len(args) > len(names):
+                raise TypeError(f"{self.dispatcher!r} takes arguments of '{name}' by name alone")
+            named = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
             return self.dispatcher.dispatch(name, named, fallback)
 
         return call
@@ -252,10 +259,10 @@ class BaseRuntime(Runtime):
         self.entered -= 1
         if self.entered > 0:
             return
-        if error and error[0] is not None:  # what the body raised says more
-            router.remove(self)
-        else:
+        try:
             self.stop()
+        except RuntimeError:  # another was started in the body, or in another thread
+            router.remove(self)
 
     @old_parameters
     def dispatch(

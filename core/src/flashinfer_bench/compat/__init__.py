@@ -5,7 +5,6 @@ Nothing here is imported until somebody asks for one of them.
 
 from __future__ import annotations
 
-import abc
 import inspect
 import warnings
 from ast import literal_eval
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Optional
 from flashinfer_bench._lazy import import_provided, import_string
 from flashinfer_bench.compat.table import (
     ATTRIBUTES,
-    METHODS,
     MODULES,
     NAMES,
     OBSOLETE,
@@ -31,7 +29,7 @@ from flashinfer_bench.compat.table import (
 from flashinfer_bench.errors import FibDeprecationWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
 _ROOT = "flashinfer_bench"
@@ -131,26 +129,6 @@ def attribute(owner: Any, name: str) -> Any:
     raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
 
 
-def complete(kind: type) -> None:
-    """Give an abstract class the methods that it has by old names.
-
-    Raises
-    ------
-    TypeError
-        If it lacks one by either name.
-    """
-    lacking: Iterable[str] = getattr(kind, "__abstractmethods__", ())
-    entries = " ".join(METHODS.get(_path_of(base), "") for base in kind.__mro__)
-    renamed = dict(entry.split("=") for entry in entries.split())
-    for name in sorted(lacking):
-        old = renamed.get(name)
-        if old is None or not hasattr(kind, old):
-            also = f", or {old} as it was called once" if old else ""
-            raise TypeError(f"{kind.__name__} is abstract: it lacks the method {name}{also}")
-        setattr(kind, name, getattr(kind, old))
-    abc.update_abstractmethods(kind)
-
-
 def call_renamed(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -167,6 +145,7 @@ def call_renamed(
     entry = PARAMETERS.get(_path_of(function)) or PARAMETERS.get(path or "", "")
     known = dict(one.split("=") for one in entry.split())
     parameters = inspect.signature(function).parameters
+    others = any(p.kind is p.VAR_KEYWORD and p.name != "old" for p in parameters.values())
     dropped = [old for old, new in known.items() if not new]
     arguments = arguments[: max(len(parameters), len(arguments) - len(dropped))]
     placed = [*parameters][: len(arguments)]
@@ -175,7 +154,7 @@ def call_renamed(
         new = known.get(name, name)
         if not new:
             continue
-        if new not in parameters:
+        if new not in parameters and not others:
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
         if new in by_name or (name in known and new in placed):
             twice = f"{by_name.get(new, new)!r} and {name!r}"
@@ -185,4 +164,5 @@ def call_renamed(
 
 
 def _path_of(code: Any) -> str:
-    return f"{code.__module__.removeprefix(f'{_ROOT}.')}:{code.__qualname__}"
+    module, name = getattr(code, "__module__", ""), getattr(code, "__qualname__", "")
+    return f"{module.removeprefix(f'{_ROOT}.')}:{name}"

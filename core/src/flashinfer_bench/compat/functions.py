@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
@@ -138,8 +137,7 @@ def create_input_dump_policy(config: TracingConfig) -> Any:
     builtin = {kind.name: kind for kind in _DumpPolicy.__subclasses__()}
     if isinstance(wanted, str) and wanted in builtin:
         return builtin[wanted]()
-    function = PolicyRegistry.get_input_dump_policy(wanted) if isinstance(wanted, str) else wanted
-    return partial(function, **config.input_dump_policy_kwargs)
+    return PolicyRegistry.picking(config)
 
 
 def get_inputs_to_dump(config: TracingConfig, inputs: Mapping[str, Any]) -> list[str]:

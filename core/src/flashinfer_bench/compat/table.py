@@ -137,10 +137,7 @@ ATTRIBUTES: Mapping[str, str] = {
         "release=compat.functions:release"
     ),
     "compile.builder:Builder": "clear_cache=compat.functions:clear_cache",
-    "compile.registry:BuilderRegistry": "clear=cleanup",
-    "compile.runnable:Runnable": (
-        "close=cleanup meta=metadata.misc call_dest=compat.functions:call_dest"
-    ),
+    "compile.runnable:Runnable": ("meta=metadata.misc call_dest=compat.functions:call_dest"),
     "data.definition:AxisVar": "parent=None",
     "data.definition:Definition": (
         "type=op_type get_const_axes=const_axes() get_var_axes=var_axes() "
@@ -161,9 +158,6 @@ ATTRIBUTES: Mapping[str, str] = {
 ``old=new``; ``old=new()`` where a method became a property; ``old=module:function``, which gets the
 object first; or a constant, of what old files had.
 """
-
-METHODS: Mapping[str, str] = {"compile.builder:Builder": "build=_build"}
-"""Methods that subclasses must have, and what these were called: ``new=old``."""
 
 PARAMETERS: Mapping[str, str] = {
     "apply.api:apply": "def_name_or_resolver=name_or_resolver runtime_kwargs=kwargs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 import traceback
@@ -59,9 +60,14 @@ class Builder(OldAttributes, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in {"__init__", "can_build", "build"} & vars(cls).keys():
-            path = f"{__name__.partition('.')[2]}:Builder.{name}"
-            setattr(cls, name, old_parameters(vars(cls)[name], path))
+        of_first_release = vars(cls).get("_build")
+        if of_first_release is not None and "build" not in vars(cls):
+            cls.build = of_first_release  # type: ignore[method-assign]
+        for name in ("__init__", "can_build", "build"):
+            own = vars(cls).get(name)
+            if inspect.isfunction(own):
+                path = f"{__name__.partition('.')[2]}:Builder.{name}"
+                setattr(cls, name, old_parameters(own, path))
 
     @staticmethod
     def is_available() -> bool:

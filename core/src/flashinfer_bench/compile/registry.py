@@ -253,6 +253,8 @@ class BuilderRegistry(OldAttributes):
                 except _ANYTHING:
                     logger.warning("cleaning up %r failed", runnable, exc_info=True)
 
+    clear = cleanup
+
     def _choose(self, solution: Solution) -> _Choice:
         return _reporting(solution, "choosing a builder failed:", lambda: self._select(solution))
 

@@ -228,6 +228,8 @@ class Runnable(OldAttributes):
         if cleaner is not None:
             cleaner()
 
+    close = cleanup
+
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise RuntimeError(
             f"the runnable of solution {self.metadata.solution_name!r} has been cleaned up; "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, Optional, Union
 
-from flashinfer_bench._lazy import OldAttributes, old_value
+from flashinfer_bench._lazy import OldAttributes, old_parameters, old_value
 from flashinfer_bench.errors import ConfigError, UnknownNameError
 from flashinfer_bench.routing.config_registry import ConfigRegistry
 
@@ -147,6 +147,7 @@ class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
     purpose = "tracing"
     default: Optional[TracingConfig]
 
+    @old_parameters
     def get(self, name: str) -> Optional[TracingConfig]:
         """Return the settings of the definition `name`; None if its calls are not recorded."""
         if name in self._own:

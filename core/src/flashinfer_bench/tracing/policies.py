@@ -523,11 +523,7 @@ class PolicyRegistry:
         if isinstance(wanted, str) and wanted in DUMPS:
             dumped = layout.tensors(DUMPS[wanted])
             return lambda inputs: dumped
-        function = cls.get_input_dump_policy(wanted) if isinstance(wanted, str) else wanted
-        if isinstance(function, type):
-            function = function(**config.input_dump_policy_kwargs)
-        else:
-            function = partial(function, **config.input_dump_policy_kwargs)
+        function = cls.picking(config)
         tensors = layout.tensors()
 
         def pick(inputs: Inputs) -> tuple[str, ...]:
@@ -535,6 +531,14 @@ class PolicyRegistry:
             return tuple(name for name in tensors if name in picked)
 
         return pick
+
+    @classmethod
+    def picking(cls, config: TracingConfig) -> Callable[[Inputs], Any]:
+        """Return the function of a dump policy that is not built in, with its settings."""
+        wanted: Any = config.input_dump_policy
+        function = cls.get_input_dump_policy(wanted) if isinstance(wanted, str) else wanted
+        settings = config.input_dump_policy_kwargs
+        return function(**settings) if isinstance(function, type) else partial(function, **settings)
 
     @classmethod
     def _find(cls, decides: str, name: str) -> Callable[..., Any]:

@@ -111,7 +111,7 @@ class TracingRuntime:
         self._unknown = 0
         self._end: Optional[Callable[[], None]] = None
         self._replaced: Optional[TracingRuntime] = None
-        self._entered = False
+        self._entered = self._leaving = False
         flush_at_exit(self)
 
     def _check(self) -> None:
@@ -200,7 +200,10 @@ class TracingRuntime:
         global _active
         with _lock:
             if _active is not self:
-                if _active is not None and _active._replaced is self:
+                later = _active
+                while later is not None and later._replaced is not self:
+                    later = later._replaced
+                if later is not None and not self._leaving:
                     raise RuntimeError(
                         f"{self!r}: another has been started since; they are stopped in reverse "
                         "order (LIFO)"
@@ -219,8 +222,9 @@ class TracingRuntime:
 
     def __exit__(self, *error: object) -> None:
         was_active, before = self.is_active, self._replaced
-        self._replaced, self._entered = None, False
-        self.stop()
+        self._replaced, self._entered, self._leaving = None, False, True
+        self.stop()  # nothing, if another was started in the body and is still active
+        self._leaving = False
         if was_active and before is not None:
             outer = before._replaced
             before.start()

@@ -161,7 +161,7 @@ def guards(request, monkeypatch):
         by = request.getfixturevalue("helper")
     else:
         by = by_torch(tensor_guards()) if request.param == "torch" else None
-    monkeypatch.setattr(dispatcher_module, "recognition", lambda renew=None: by)
+    monkeypatch.setattr(dispatcher_module, "recognition", lambda: by)
     return request.param
 
 

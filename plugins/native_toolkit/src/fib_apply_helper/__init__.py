@@ -76,12 +76,27 @@ def build_helper() -> Path:
     return found
 
 
-_IN_BACKGROUND = "import os; os.nice(19); import fib_apply_helper as it; it.build_helper()"
-# Nothing is enabled in that process, and no device opened.
+# Without the current folder: whatever is called like a module there is not ours.
+_IN_BACKGROUND = (
+    "import sys; sys.path = [place for place in sys.path if place]; "
+    "import os; os.nice(19); import fib_apply_helper as it; it.build_helper()"
+)
+# Nothing is enabled in that process, nor compiled by it in turn, and no device opened.
 _UNSET = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FLASHINFER_TRACE_APPLY")
+_SET = {"FIB_APPLY_HELPER": "0", "CUDA_VISIBLE_DEVICES": ""}
 
 _waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
 _lock = threading.Lock()
+_begun = False
+
+
+def _after_fork() -> None:
+    """Forget who waits: the thread that would tell them is in the parent."""
+    global _waiting, _lock, _begun
+    _waiting, _lock, _begun = [], threading.Lock(), False
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def when_compiled(renew: Callable[[], None]) -> None:
@@ -93,19 +108,22 @@ def when_compiled(renew: Callable[[], None]) -> None:
         Called in another thread when it is there. Not called if it does not compile: the reason is
         logged at level DEBUG, and ``fib apply build`` says it.
     """
+    global _begun
+    if not sys.executable or getattr(sys, "frozen", False):  # there is no Python to start
+        return
     with _lock:
         _waiting.append(weakref.WeakMethod(renew))
-        if len(_waiting) == 1 and sys.executable:
+        if not _begun:
+            _begun = True
             threading.Thread(target=_compile_aside, name="fib-apply-helper", daemon=True).start()
 
 
 def _compile_aside() -> None:
-    environment = {name: text for name, text in os.environ.items() if name not in _UNSET}
-    environment["CUDA_VISIBLE_DEVICES"] = ""
+    given = {name: text for name, text in os.environ.items() if name not in _UNSET}
     try:
         done = subprocess.run(
             [sys.executable, "-c", _IN_BACKGROUND],
-            env=environment,
+            env={**given, **_SET},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             start_new_session=True,  # Ctrl-C ends the program; this goes on for the next one
@@ -120,8 +138,12 @@ def _compile_aside() -> None:
     with _lock:
         helper.cache_clear()
         found = [each() for each in _waiting]
+        _waiting.clear()
     for renew in filter(None, found):
-        renew()
+        try:
+            renew()
+        except Exception:  # the others are to be told nevertheless
+            logger.debug("the helper of apply could not be put to use", exc_info=True)
 
 
 def _compile(into: Path) -> None:

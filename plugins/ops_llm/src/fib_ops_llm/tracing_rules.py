@@ -176,11 +176,16 @@ class Tracer(TracingRuntime):
         own = {name: _config_of(each) for name, each in self.rules.items()}
         super().__init__(_target(out_dir, blob_dir), TracingConfigRegistry(None, own))
 
-    def collect(
-        self, def_name: str, runtime_args: Any = (), kwargs: Optional[Mapping[str, Any]] = None
+    def collect(  # type: ignore[override]  # `runtime_args` by position, too
+        self,
+        def_name: str,
+        runtime_args: Any = (),
+        kwargs: Optional[Mapping[str, Any]] = None,
+        *,
+        args: Any = None,
     ) -> None:
         """See `TracingRuntime.collect`."""
-        super().collect(def_name, runtime_args, kwargs)
+        super().collect(def_name, runtime_args if args is None else args, kwargs)
 
 
 def get_tracer() -> Optional[TracingRuntime]:

@@ -42,7 +42,7 @@ class SpeedupMetrics(SchemaModel):
     success_rate : float
         Share of the traces of these solutions that passed.
     win_rate : float
-        Share of the workloads on which it was faster than the baseline.
+        Share of the workloads that were compared on which it was faster than the baseline.
     best_solutions : dict of str to str
         The solution that counts, by definition.
     """

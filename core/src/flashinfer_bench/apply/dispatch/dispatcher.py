@@ -11,7 +11,12 @@ from flashinfer_bench.apply.dispatch import guards, layout
 from flashinfer_bench.apply.dispatch import stats as reasons
 from flashinfer_bench.apply.dispatch import target as targets
 from flashinfer_bench.apply.dispatch.hot_path import FAILURES, Entry, Routes, write_call
-from flashinfer_bench.apply.dispatch.recognition import recogniser, recogniser_of, recognition
+from flashinfer_bench.apply.dispatch.recognition import (
+    recogniser,
+    recogniser_of,
+    recognition,
+    when_quicker,
+)
 from flashinfer_bench.apply.dispatch.shadow import Disagreement, Shadow
 from flashinfer_bench.routing.patch_points import Args, Fallback, Kwargs, is_capturing, opaque
 
@@ -95,7 +100,7 @@ class Dispatcher:
         self._told: set[str] = set()
         self._busy = threading.local()
         # Whether keys may be made here hangs on the state of the device: that is asked each time.
-        self._by = None if self._keying.reads_data else recognition(self._learn_anew)
+        self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
         self._keys_on = guards.ordinary_keys_on(device)
         self._guards = tuple(
@@ -111,6 +116,8 @@ class Dispatcher:
             "writing": self._routes[True],
         }
         self.call: Function = opaque(write_call(self.layout, self._keying, namespace, self._by))
+        if self._learns:
+            when_quicker(self._learn_anew)
 
     @property
     def stats(self) -> reasons.Stats:
@@ -130,9 +137,8 @@ class Dispatcher:
 
     def _learn_anew(self) -> None:
         """Recognise calls more quickly than before: what does it has been compiled meanwhile."""
-        if self._learns:
-            self._by = recognition()
-            self._forget_routes()
+        self._by = recognition()
+        self._forget_routes()
 
     # ------------------------------------------------------------------------ who answers
 

@@ -46,21 +46,26 @@ KNOWN_RELEASES = ("2.11", "2.13")
 __getattr__, __dir__ = moved(__name__, "fib_apply_helper", "fib-native-toolkit")
 
 
-def recognition(renew: Optional[Callable[[], None]] = None) -> Optional[Maker]:
-    """Return the quickest maker that works here; None if calls must be examined in Python.
-
-    Parameters
-    ----------
-    renew : bound method, optional
-        Called, in another thread, once there is a quicker one; its object is not kept alive.
-    """
+def recognition() -> Optional[Maker]:
+    """Return the quickest maker that works here; None if calls must be examined in Python."""
     made = by_helper()
-    if made is None and renew is not None and env.apply_helper_wanted():
-        with suppress(ImportError):  # fib-native-toolkit is not installed
-            import_string("fib_apply_helper:when_compiled")(renew)
     if made is None and (checker := tensor_guards()) is not None:
         made = by_torch(checker)
     return made
+
+
+def when_quicker(renew: Callable[[], None]) -> None:
+    """Have the helper compiled, if it is not there, and a method called once it is.
+
+    Parameters
+    ----------
+    renew : bound method
+        Called in another thread, or never; its object is not kept alive.
+    """
+    if by_helper() is None and env.apply_helper_wanted():
+        # fib-native-toolkit is not installed, or no thread can be started.
+        with suppress(ImportError, RuntimeError):
+            import_string("fib_apply_helper:when_compiled")(renew)
 
 
 def recogniser(
