@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
+import subprocess
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,7 +25,9 @@ from flashinfer_bench.cli.output import (
     printable,
     rounded,
     table,
+    write_output,
 )
+from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.report import Measured
 
 
@@ -168,3 +172,21 @@ def test_columns_are_tables_and_json_alike():
         "clock": "cpu",
         "log": "text",
     }
+
+
+def test_a_pipe_stays_one_and_a_link_too(tmp_path):
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        try:
+            write_output(pipe, b"data")
+            assert reader.stdout.read() == b"data"
+        finally:
+            reader.kill()
+    assert pipe.is_fifo()
+    link.symlink_to(file)
+    write_output(link, b"data")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"data"
+    with pytest.raises(ConfigError, match="name of a file"):
+        write_output(Path(), b"data")

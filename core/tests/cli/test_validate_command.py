@@ -82,7 +82,7 @@ def test_several_layers(fib, maker, flags):
 def test_an_unknown_layer(fib, maker, flags):
     result = fib("validate", maker.sound().root, *flags)
     assert result.exit_code == 2
-    assert "no layer 'tracks'" in result.stderr
+    assert "no check is called 'tracks'" in result.stderr
     assert "layout, definition, workload, solution, trace" in result.stderr
 
 

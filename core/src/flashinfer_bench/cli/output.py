@@ -57,7 +57,10 @@ def talk(message: str = "") -> None:
     message : str
         The message; its line breaks are kept, other control characters are spelt out.
     """
-    lines = [printable(line) for line in message.split("\n")]
+    # What begins with two colons GitHub takes for commands; names in a message may hold anything.
+    lines = [
+        printable(line).replace("::", " ::", line.startswith("::")) for line in message.split("\n")
+    ]
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 
@@ -67,7 +70,8 @@ def tell_counts(noun: str, kinds: Counter[Any], begin: float, *, interrupted: bo
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     begun = "interrupted after " if interrupted else ""
     seconds = time.monotonic() - begin
-    talk(f"{begun}{kinds.total():,} {noun} in {seconds:.1f} s: {counts or 'none'}")
+    told = noun if kinds.total() != 1 else noun.removesuffix("s")
+    talk(f"{begun}{kinds.total():,} {told} in {seconds:.1f} s{': ' if counts else ''}{counts}")
 
 
 def emit(text: str) -> None:
@@ -93,6 +97,17 @@ def write_output(path: Path, data: bytes) -> None:
     """
     from flashinfer_bench.data.storage import replace_file
 
+    if not path.name:
+        raise ConfigError("cannot write the output: it needs the name of a file")
+    if path.is_symlink():
+        path = path.resolve()
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device, or a pipe
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            told = f"{path}: cannot write: {error.strerror}"
+            raise StorageError(told, hint="name a file elsewhere") from error
+        return
     if not path.absolute().parent.is_dir():
         hint = "make it first, or name a file elsewhere"
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}", hint=hint)

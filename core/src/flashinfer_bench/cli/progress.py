@@ -50,7 +50,9 @@ class PlainProgress(RunObserver):
 
     def _begin(self, what: str, total: int) -> None:
         self._totals[what] = total
-        talk(f"{total} {'solutions to build' if what == 'builds' else 'evaluations to do'}")
+        noun = "solution" if what == "builds" else "evaluation"
+        work = "to build" if what == "builds" else "to do"
+        talk(f"{total} {noun}{'s' if total != 1 else ''} {work}")
 
     def _move(self, what: str, told: str, count: int = 1, *, failed: bool = False) -> None:
         self._done[what] += count

@@ -308,7 +308,7 @@ class RunSession:
                 output.talk(f"traces {folder if self._save else 'not written'}")
             elif self._resume and not one.total:
                 output.talk(
-                    f"{one.opened.name}: earlier traces decide everything; nothing was left to do"
+                    f"{one.opened.name}: all results are recorded already; nothing was left to do"
                 )
 
 

@@ -38,7 +38,7 @@ def require_folder(root: Path) -> None:
     """
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
-        hint = "name a dataset folder, or set FIB_DATASET_PATH"
+        hint = "name a dataset folder, set FIB_DATASET_PATH, or start one with 'fib init'"
         raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
 
 

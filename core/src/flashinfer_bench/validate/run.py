@@ -195,8 +195,8 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
                 f"layer {name!r} is provided by {provider}, which is not installed",
                 hint=install_hint(provider),
             )
-        hint = f"available layers: {', '.join(known)}"
-        raise UnknownNameError(f"there is no layer {name!r}", hint=hint, unknown=(name,))
+        hint = f"choose from: {', '.join(known)}"
+        raise UnknownNameError(f"no check is called {name!r}", hint=hint, unknown=(name,))
     return {name: entry for name, entry in known_checks().items() if entry.spec.layer in layers}
 
 

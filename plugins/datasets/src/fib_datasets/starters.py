@@ -41,7 +41,7 @@ def init_dataset(root: Path) -> list[Path]:
     ConfigError
         If there is a dataset in it.
     """
-    if any((root / folder).exists() for folder in layout.FOLDERS):
+    if any(layout.files(root / folder, ".json", ".jsonl") for folder in layout.FOLDERS):
         raise ConfigError(
             f"{root} is a dataset already", hint="'fib new' adds to a dataset; or name a new folder"
         )
@@ -107,7 +107,8 @@ def new_solution(root: Path, name: str, definition: str, author: str) -> Path:
     sources = [{"path": "main.py", "content": found.reference}]
     record |= {"definition": definition, "sources": sources}
     parts = map(layout.safe_segment, (layout.SOLUTIONS, author, found.op_type, definition))
-    return _save(dict_to_dataclass(record, Solution), root.joinpath(*parts), dataset.solutions)
+    names = {one.name: one for group in dataset.solutions.values() for one in group}
+    return _save(dict_to_dataclass(record, Solution), root.joinpath(*parts), names)
 
 
 def new_workload(root: Path, definition: str, axes: Mapping[str, int]) -> Path:
@@ -148,7 +149,7 @@ def new_workload(root: Path, definition: str, axes: Mapping[str, int]) -> Path:
     inputs = {name: _input(name, spec) for name, spec in found.inputs.items()}
     uuid = derive_uuid(definition, sizes, inputs)
     path = layout.workloads_file(root, found.op_type, definition)
-    if path.exists() and uuid in path.read_text(encoding="utf-8"):
+    if path.is_file() and uuid in path.read_text(encoding="utf-8", errors="replace"):
         raise ConfigError(f"{path} has this workload already", hint="give other sizes")
     workload = {"axes": sizes, "inputs": inputs, "uuid": uuid}
     append_jsonl_file([Trace(definition=definition, workload=workload)], path)

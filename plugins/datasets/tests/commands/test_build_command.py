@@ -186,7 +186,7 @@ def test_ctrl_c_shows_what_is_done(maker, tmp_path, monkeypatch):
             process.kill()
     assert process.returncode == 130, err
     assert set(by_solution(out)) == {"good"}
-    assert "interrupted after 1 builds" in err
+    assert "interrupted after 1 build in" in err
     assert "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)

@@ -125,6 +125,15 @@ def test_what_they_write_runs_and_passes(begun, fib, fib_process):
     assert {each["severity"] for each in findings(fib, begun)} <= {"note"}
 
 
+def test_a_name_that_a_solution_of_another_definition_has(fib, begun):
+    fib("new", "definition", "other", "--local", begun)
+    taken = json.loads(next(begun.glob("solutions/**/*.json")).read_text())["name"]
+    done = fib("new", "solution", taken, "--definition", "other", "--local", begun)
+    assert (done.exit_code, "already" in done.stderr) == (2, True)
+    shadowed = fib("new", "solution", "other", "--definition", "other", "--local", begun)
+    assert shadowed.exit_code == 0, shadowed.stderr
+
+
 # -------------------------------------------------------------------------------------- schemas
 
 

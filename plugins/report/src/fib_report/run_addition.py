@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,8 +49,11 @@ def add_to_run(
     ] = None,
 ) -> RunAddition:
     """Take the values of the options that this plugin adds to ``fib run``."""
-    if junit is not None and not junit.absolute().parent.is_dir():
-        raise ConfigError(f"--junit: there is no folder {junit.parent}", hint="make it first")
+    if junit is not None:
+        if not junit.name or junit.is_dir():
+            raise ConfigError(f"--junit: {junit} is not the name of a file")
+        if not junit.absolute().parent.is_dir():
+            raise ConfigError(f"--junit: there is no folder {junit.parent}", hint="make it first")
     return Reasons(last_failed, 1 if exitfirst else maxfail, junit)
 
 
@@ -147,6 +151,10 @@ class Reasons(RunAddition):
             for one in groups[:_ANNOTATIONS]:
                 title = _escaped(f"{one.status.value} {_names(one)}", more=":,")
                 sys.stderr.write(f"::error title={title}::{_escaped(one.reason)}\n")
+            failing = {one.reason: one for one in self._skipped if one.kind == "reference"}
+            for reason, skip in [*failing.items()][:_ANNOTATIONS]:
+                title = _escaped(f"reference of {skip.definition} fails", more=":,")
+                sys.stderr.write(f"::error title={title}::{_escaped(reason)}\n")
         if self._enough():
             talk(f"stopped after {self._failed} failure{'s' if self._failed > 1 else ''}")
             raise typer.Exit(ExitCode.FINDINGS)
@@ -161,8 +169,8 @@ class Reasons(RunAddition):
             _say(f"      {printable(one.reason)}")
         if len(groups) > _REASONS_SHOWN:
             talk(f"  … and {len(groups) - _REASONS_SHOWN} more reasons")
-        where = f" {self._root}" if self._root is not None else ""
-        talk(f"hint: 'fib show {groups[0].solutions[0][1]}{where}' shows log, source and settings")
+        named = [groups[0].solutions[0][1], *([str(self._root)] if self._root else [])]
+        talk(f"hint: {shlex.join(['fib', 'show', *named])!r} shows log, source and settings")
 
 
 def _say(text: str) -> None:
@@ -183,7 +191,7 @@ def _escaped(text: str, more: str = "") -> str:
     """Return `text` as GitHub's workflow commands take it."""
     for character in f"%\r\n{more}":
         text = text.replace(character, f"%{ord(character):02X}")
-    return text
+    return printable(text)
 
 
 def _failed_last(trace_set: TraceSet) -> set[tuple[Any, ...]]:
@@ -212,9 +220,10 @@ def junit_xml(traces: list[Trace], skipped: list[Skipped]) -> bytes:
     suites: dict[str, Element] = {}
 
     def add(definition: str, name: str, seconds: float = 0.0) -> Element:
+        suite = _NO_XML.sub("?", definition)
         if definition not in suites:
-            suites[definition] = SubElement(top, "testsuite", name=definition)
-        told = {"classname": definition, "name": name, "time": f"{seconds:.3f}"}
+            suites[definition] = SubElement(top, "testsuite", name=suite)
+        told = {"classname": suite, "name": _NO_XML.sub("?", name), "time": f"{seconds:.3f}"}
         return SubElement(suites[definition], "testcase", told)
 
     for trace in traces:
@@ -228,11 +237,13 @@ def junit_xml(traces: list[Trace], skipped: list[Skipped]) -> bytes:
             told.text = _NO_XML.sub("?", run.log)
     for one in skipped:
         case = add(one.definition, f"{one.solution}[{one.workload or 'all workloads'}]")
-        SubElement(case, "skipped", message=_NO_XML.sub("?", one.reason))
+        kind = "error" if one.kind == "reference" else "skipped"
+        SubElement(case, kind, message=_NO_XML.sub("?", one.reason))
     for suite in suites.values():
         for attribute, path in {
             "tests": "*",
             "failures": "*/failure",
+            "errors": "*/error",
             "skipped": "*/skipped",
         }.items():
             suite.set(attribute, str(len(suite.findall(path))))

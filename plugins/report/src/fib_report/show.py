@@ -142,7 +142,7 @@ def _only(part: str, known: Mapping[str, Any], where: str) -> str:
     if len(fits) == 1:
         return fits[0]
     if fits:
-        message, listed = f"{part!r} fits {len(fits)} names", fits
+        message, listed = f"{part!r} matches {len(fits)} names", fits
     else:
         message = f"no definition, solution or workload of {where} is called {part!r}"
         listed = get_close_matches(part, known, n=3) or [word for word in known if part in word]
@@ -183,6 +183,7 @@ def _telling(traces: Iterable[Trace]) -> list[Trace]:
 
 
 def _line(text: str = "") -> None:
+    text = f" {text}" if text.startswith("::") else text  # else GitHub would obey it
     console(sys.stdout).print(with_colours(printable(text)), soft_wrap=True)
 
 

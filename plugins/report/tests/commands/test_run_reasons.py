@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fib_tests.cli import rows
+from flashinfer_bench.plugins import reset_default_catalog
 
 pytestmark = [pytest.mark.torch, pytest.mark.plugin("python"), pytest.mark.timeout(400)]
 
@@ -35,13 +36,15 @@ REASONS = {
 @pytest.fixture
 def dataset(maker, monkeypatch):
     monkeypatch.setenv("FIB_DISABLE_PLUGINS", "judge")
+    reset_default_catalog()
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     maker.definition()
     maker.workload(uuid="long-1")
     maker.workload(uuid="short-1", axes={"N": 8})
     for name, code in SOLUTIONS.items():
         maker.solution(name, author=name.partition("_")[0], code=code)
-    return maker
+    yield maker
+    reset_default_catalog()  # the next test has the judge again
 
 
 def evaluated(root):
@@ -141,3 +144,15 @@ def test_on_a_terminal_reasons_stand_above_the_bar(fib_terminal, dataset):
             assert re.fullmatch(f"  {reason}", lines[place + 1]), lines
     assert not any("━" in line for line in lines)
     assert "\x1b[31mINCORRECT_NUMERICAL" in shown
+
+
+def test_junit_is_xml_whatever_names_hold():
+    from fib_report.run_addition import junit_xml
+    from flashinfer_bench.bench import Skipped
+
+    skipped = [
+        Skipped("reference", "d\x1b", "s\x00", None, 1, "it \x07 fails"),
+        Skipped("device", "d\x1b", "t", None, 1, "elsewhere"),
+    ]
+    (suite,) = ElementTree.fromstring(junit_xml([], skipped))
+    assert (suite.get("errors"), suite.get("skipped"), suite.get("name")) == ("1", "1", "d?")

@@ -62,7 +62,7 @@ def test_json_has_the_records(fib, dataset):
 def test_names_that_fit_nothing_or_several(fib, fib_process, dataset):
     several = fib("show", "*_double", dataset.root)
     assert (several.exit_code, several.stdout) == (2, "")
-    assert "fits 3 names" in several.stderr
+    assert "matches 3 names" in several.stderr
     assert "alice_double" in several.stderr
     env = {"PYTHONPROFILEIMPORTTIME": "1"}
     unknown = fib_process("show", "carl_double", dataset.root, env=env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -11,11 +12,11 @@ import typer
 
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.options import OneLocal, command_group, complete_definition, option
-from flashinfer_bench.cli.output import emit, talk
+from flashinfer_bench.cli.output import emit, printable, talk
 from flashinfer_bench.data.layout import require_dataset
 
 Kind = Literal["definition", "solution", "workload", "trace"]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; no other has it.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name; must be unique.")]
 _OF: Any = {"autocompletion": complete_definition, "help": "The definition that it is for."}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -32,8 +33,8 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR")] = Path()) -> Non
     from fib_datasets.starters import init_dataset
 
     for path in init_dataset(folder):
-        emit(str(path))
-    where = shlex.quote(str(folder))
+        emit(printable(str(path)))
+    where = shlex.quote(f"./{folder}" if str(folder).startswith("-") else str(folder))
     talk(f"next:\n  fib validate --strict {where}  # check the files")
     talk(f"  fib run {where}  # run the solutions and record traces")
     talk(f"  fib report best {where}  # rank what has run")
@@ -49,7 +50,8 @@ def definition(
     from fib_datasets.starters import new_definition
 
     emit(str(new_definition(_root(local), name, op_type)))
-    talk(f"next: edit it, then 'fib new solution NAME --definition {name}'")
+    given = f"--definition {shlex.quote(name)}{_given(local)}"
+    talk(f"next: edit it, then: fib new solution NAME {given}")
 
 
 @new_app.command("solution")
@@ -66,7 +68,7 @@ def solution(
     from fib_datasets.starters import new_solution
 
     emit(str(new_solution(_root(local), name, of, author)))
-    talk(f"next: edit it, then 'fib run --definition {of}'")
+    talk(f"next: edit it, then: fib run --definition {shlex.quote(of)}{_given(local)}")
 
 
 @new_app.command("workload")
@@ -86,15 +88,17 @@ def workload(
     from fib_datasets.starters import new_workload
 
     for text in sizes or ():
-        if not text.partition("=")[2].isdecimal():
-            raise typer.BadParameter(f"{text!r} is not of the form AXIS=SIZE")
+        if not re.fullmatch(r"[^=]+=[1-9][0-9]{0,14}", text):
+            raise typer.BadParameter(f"{text!r} is not AXIS=SIZE, with a size of at least 1")
     axes = {axis: int(size) for axis, _, size in (text.partition("=") for text in sizes or ())}
     emit(str(new_workload(_root(local), of, axes)))
 
 
 @schema_app.command("schema")
 def schema(
-    kind: Annotated[Optional[Kind], typer.Argument(help="Default: all of them.")] = None,
+    kind: Annotated[
+        Optional[Kind], typer.Argument(metavar="[KIND]", help="Default: all of them.")
+    ] = None,
     output: Annotated[
         Optional[Path],
         option("--output", "-o", metavar="DIR", help="Write KIND.schema.json into this folder."),
@@ -116,6 +120,11 @@ def schema(
         path = output / f"{name}.schema.json"
         replace_file(path, (json.dumps(one, indent=2) + "\n").encode())
         emit(str(path))
+
+
+def _given(local: Optional[Path]) -> str:
+    """Return how to name the dataset in a command, as it was named in this one."""
+    return f" --dataset {shlex.quote(str(local))}" if local is not None else ""
 
 
 def _root(local: Optional[Path]) -> Path:
