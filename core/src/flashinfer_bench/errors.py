@@ -12,6 +12,7 @@
     │   ├── ConflictError        two datasets disagree
     │   ├── UnsafePathError      a path leaves its root
     │   └── BlobError            a tensor file is missing or does not fit
+    │       └── BlobNotFoundError   … is missing                              (FileNotFoundError)
     ├── DatasetNotFoundError     there is no dataset at that path             (FileNotFoundError)
     ├── StorageError             writing failed; what was there is kept       (OSError)
     ├── PluginError

@@ -215,7 +215,7 @@ class ApplyKeyBuilder(ABC):
         def build_from_workload(self: Any, workload: Workload, root: Optional[Path] = None) -> Any:
             return of_workload(self, workload)
 
-        if by_name is not None and "build_from_args" not in own:
+        if by_name and getattr(cls.build_from_args, "__isabstractmethod__", False):
             cls.build_from_args = build_from_args  # type: ignore[method-assign]
         if of_workload is not None and "root" not in inspect.signature(of_workload).parameters:
             cls.build_from_workload = build_from_workload  # type: ignore[method-assign]

@@ -86,9 +86,9 @@ def test_a_busy_machine_is_told_of_until_a_second_look_agrees(fib, measured):
     assert stored.settled
 
 
-@pytest.mark.parametrize("device", ["gpu9", "cuda:99999"])
-def test_a_device_that_is_not_there(fib, device):
+@pytest.mark.parametrize(("device", "code"), [("gpu9", 2), ("cuda:99999", 4)])
+def test_a_device_that_is_not_there(fib, device, code):
     result = fib("calibrate", "--device", device)
-    assert result.exit_code == 4
+    assert result.exit_code == code
     assert result.stdout == ""
     assert "error: " in result.stderr
