@@ -49,6 +49,15 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def as_line(text: str) -> str:
+    """Return `text` as one printable line, and none that GitHub Actions would obey.
+
+    Those begin with two colons, and names or logs may hold anything.
+    """
+    shown = printable(text)
+    return f" {shown}" if shown.startswith("::") else shown
+
+
 def talk(message: str = "") -> None:
     """Write one message for humans to stderr.
 
@@ -57,10 +66,7 @@ def talk(message: str = "") -> None:
     message : str
         The message; its line breaks are kept, other control characters are spelt out.
     """
-    # What begins with two colons GitHub takes for commands; names in a message may hold anything.
-    lines = [
-        printable(line).replace("::", " ::", line.startswith("::")) for line in message.split("\n")
-    ]
+    lines = [as_line(line) for line in message.split("\n")]
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 
@@ -95,26 +101,24 @@ def write_output(path: Path, data: bytes) -> None:
     StorageError
         If it cannot be written.
     """
-    from flashinfer_bench.data.storage import replace_file
+    from flashinfer_bench.data.storage import replace_file, storage_error
 
     if not path.name:
         raise ConfigError("cannot write the output: it needs the name of a file")
     if path.is_symlink():
         path = path.resolve()
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a device, or a pipe
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            told = f"{path}: cannot write: {error.strerror}"
-            raise StorageError(told, hint="name a file elsewhere") from error
-        return
     if not path.absolute().parent.is_dir():
         hint = "make it first, or name a file elsewhere"
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}", hint=hint)
+    is_special = path.exists() and not (path.is_file() or path.is_dir())  # a device, or a pipe
     try:
-        replace_file(path, data)
-    except StorageError as error:
-        raise StorageError(error.message, hint="name a file elsewhere") from error
+        if is_special:
+            path.write_bytes(data)
+        else:
+            replace_file(path, data)
+    except OSError as error:
+        failed = error if isinstance(error, StorageError) else storage_error(path, error)
+        raise StorageError(failed.message, hint="name a file elsewhere") from error
 
 
 # ----------------------------------------------------------------------------------------- JSON

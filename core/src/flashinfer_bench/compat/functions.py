@@ -12,7 +12,7 @@ from flashinfer_bench.compile.builder import package_name, write_sources
 from flashinfer_bench.data import Definition, DType
 from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.tensors.devices import list_cuda_devices
-from flashinfer_bench.tracing.policies import DUMPS, PolicyRegistry, is_number
+from flashinfer_bench.tracing.policies import DUMPS, InputDumpPolicy, PolicyRegistry, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,7 +82,7 @@ def is_cuda_available() -> bool:
     return bool(list_cuda_devices())
 
 
-class _DumpPolicy:
+class _DumpPolicy(InputDumpPolicy):
     """Which inputs are dumped, as a class; registered ones are functions."""
 
     name: ClassVar[str]
@@ -93,8 +93,6 @@ class _DumpPolicy:
         wanted = None if dtypes is None else {f"torch.{dtype}" for dtype in dtypes}
         tensors = {name: str(value.dtype) for name, value in inputs.items() if not is_number(value)}
         return [name for name, dtype in tensors.items() if wanted is None or dtype in wanted]
-
-    __call__ = get_inputs_to_dump
 
 
 class DumpNonePolicy(_DumpPolicy):

@@ -137,7 +137,7 @@ ATTRIBUTES: Mapping[str, str] = {
         "release=compat.functions:release"
     ),
     "compile.builder:Builder": "clear_cache=compat.functions:clear_cache",
-    "compile.runnable:Runnable": ("meta=metadata.misc call_dest=compat.functions:call_dest"),
+    "compile.runnable:Runnable": "meta=metadata.misc call_dest=compat.functions:call_dest",
     "data.definition:AxisVar": "parent=None",
     "data.definition:Definition": (
         "type=op_type get_const_axes=const_axes() get_var_axes=var_axes() "

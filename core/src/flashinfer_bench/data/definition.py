@@ -59,6 +59,10 @@ class DType(NameEnum):
         found = re.search(r"\d+", self.value)
         return int(found[0]) if found else 8
 
+    def nbytes(self, elements: int) -> int:
+        """Return the bytes of so many elements; half a byte counts as one."""
+        return -(-elements * self.itemsize_bits // 8)
+
     @property
     def is_floating(self) -> bool:
         """Whether elements are floating-point numbers."""

@@ -111,7 +111,7 @@ class TracingRuntime:
         self._unknown = 0
         self._end: Optional[Callable[[], None]] = None
         self._replaced: Optional[TracingRuntime] = None
-        self._entered = self._leaving = False
+        self._entered = False
         flush_at_exit(self)
 
     def _check(self) -> None:
@@ -203,7 +203,7 @@ class TracingRuntime:
                 later = _active
                 while later is not None and later._replaced is not self:
                     later = later._replaced
-                if later is not None and not self._leaving:
+                if later is not None:
                     raise RuntimeError(
                         f"{self!r}: another has been started since; they are stopped in reverse "
                         "order (LIFO)"
@@ -222,9 +222,9 @@ class TracingRuntime:
 
     def __exit__(self, *error: object) -> None:
         was_active, before = self.is_active, self._replaced
-        self._replaced, self._entered, self._leaving = None, False, True
-        self.stop()  # nothing, if another was started in the body and is still active
-        self._leaving = False
+        self._replaced, self._entered = None, False
+        if was_active:  # else another was started in the body, and still is
+            self.stop()
         if was_active and before is not None:
             outer = before._replaced
             before.start()

@@ -132,7 +132,7 @@ def _outputs(definition: Definition, axes: Mapping[str, int], *, may_be_views: b
 def _sizes(specs: Mapping[str, TensorSpec], shapes: list[Optional[tuple[int, ...]]]) -> list[int]:
     """Return the bytes of each tensor; a scalar has none, it comes with the call."""
     return [
-        0 if shape is None else (math.prod(shape) * spec.dtype.itemsize_bits + 7) // 8
+        0 if shape is None else spec.dtype.nbytes(math.prod(shape))
         for spec, shape in zip(specs.values(), shapes, strict=True)
     ]
 

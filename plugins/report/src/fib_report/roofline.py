@@ -181,7 +181,7 @@ def _sizes(
         if selects and not named.issuperset(spec.shape or ()):
             basis = SOME  # such as a cache, of which a call reads some pages
         else:
-            total += (math.prod(shape) * spec.dtype.itemsize_bits + 7) // 8
+            total += spec.dtype.nbytes(math.prod(shape))
     return total, operations, basis
 
 

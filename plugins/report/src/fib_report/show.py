@@ -13,9 +13,9 @@ from flashinfer_bench.cli import options
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.output import (
     Column,
+    as_line,
     console,
     emit_document,
-    printable,
     set_up_logging,
     table,
     to_plain,
@@ -183,8 +183,7 @@ def _telling(traces: Iterable[Trace]) -> list[Trace]:
 
 
 def _line(text: str = "") -> None:
-    text = f" {text}" if text.startswith("::") else text  # else GitHub would obey it
-    console(sys.stdout).print(with_colours(printable(text)), soft_wrap=True)
+    console(sys.stdout).print(with_colours(as_line(text)), soft_wrap=True)
 
 
 def _text(title: str, text: str) -> None:

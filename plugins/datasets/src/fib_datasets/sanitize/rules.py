@@ -324,5 +324,5 @@ def sizes(definition: Definition, workload: Workload) -> tuple[int, int]:
     shapes = definition.get_input_shapes(workload.axes), definition.get_output_shapes(workload.axes)
     specs = *definition.inputs.values(), *definition.outputs.values()
     elements = [math.prod(shape or ()) for part in shapes for shape in part]
-    bits = (spec.dtype.itemsize_bits * count for spec, count in zip(specs, elements, strict=True))
-    return sum(-(-one // 8) for one in bits), max(elements, default=0)
+    nbytes = (spec.dtype.nbytes(count) for spec, count in zip(specs, elements, strict=True))
+    return sum(nbytes), max(elements, default=0)
