@@ -158,8 +158,13 @@ class TestScheduler:
             from flashinfer_bench.bench.builds import BuildAhead
             from flashinfer_bench.bench.plan import Build, WorkItem
 
+            caught = threading.Event()
+
             def stuck(*arguments):
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                # A signal that comes just before the main thread begins to wait goes unnoticed
+                # there until the next one.
+                while not caught.wait(1):
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
                 threading.Event().wait()
 
             benchmark.LAST_WORDS_S = pool.LAST_WORDS_S = 0.1
@@ -168,7 +173,9 @@ class TestScheduler:
             try:
                 benchmark.Scheduler([WorkItem(definition, None, ())], [runner], stuck).run()
             except KeyboardInterrupt:
+                caught.set()
                 print("run ended")
+            caught = threading.Event()
             solution = SimpleNamespace(definition="d", name="s", hash=lambda: "h")
             executor = SimpleNamespace(spawn_compiler=stuck)
             builds = [Build(definition, solution)]
@@ -178,6 +185,7 @@ class TestScheduler:
                 ahead.start()
                 ahead.outcome(solution)
             except KeyboardInterrupt:
+                caught.set()
                 ahead.close()
                 print("builds ended")
         """
