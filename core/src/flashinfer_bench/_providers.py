@@ -14,7 +14,7 @@ _PROVIDED = {
     "fib-builder-tilelang": {"builder": "tilelang"},
     "fib-builder-triton": {"builder": "triton"},
     "fib-builder-tvmffi": {"builder": "cpp cuda"},
-    "fib-compare": {"command": "compare replay"},
+    "fib-compare": {"command": "compare info replay"},
     "fib-datasets": {
         "command": (
             "build doctor export import init new report_merge sanitize schema solution trace"
@@ -32,8 +32,8 @@ _PROVIDED = {
     },
     "fib-report": {
         "command": (
-            "apply report_coverage report_regressions report_scores report_summary show "
-            "report_visualize validate-render"
+            "apply report_best report_coverage report_regressions report_scores report_summary "
+            "report_visualize show validate-render"
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},
@@ -108,6 +108,6 @@ def require_family(op_type: str, *, known: bool) -> None:
     distribution = provider_of("op_family", op_type)
     if distribution is not None and not known:
         raise CapabilityError(
-            f"Op type {op_type!r} needs what {distribution} knows of it, which is not installed.",
+            f"Op type {op_type!r} needs the plugin {distribution}, which is not installed.",
             hint=install_hint(distribution),
         )

@@ -27,7 +27,7 @@ def fib_register_commands():
     yield CommandSpec(name="shout", factory="greeter:shout", summary="Say it loudly.")
     yield CommandSpec(name="broken", factory="greeter_that_is_not_there:app", summary="Fail.")
     yield CommandSpec(name="report loudly", factory="greeter:shout", summary="Report loudly.")
-    yield CommandSpec(name="report best", factory="greeter:shout", summary="Steal a name.")
+    yield CommandSpec(name="plugins list", factory="greeter:shout", summary="Steal a name.")
     yield CommandSpec(name="validate quietly", factory="greeter:shout", summary="Not in a group.")
     yield CommandSpec(name="early", factory="greeter:shout", priority=995, summary="Be second.")
 
@@ -182,12 +182,12 @@ def test_help_lists_the_commands_of_plugins_by_priority_then_name(fib_process, w
 
 
 def test_plugins_add_subcommands_to_groups(fib_process, with_plugin):
-    done = fib_process("report", "--help", env=with_plugin)
-    assert "Report loudly." in done.stdout
-    assert "Steal a name." not in done.stdout
-    assert "'report best' of greeter is refused: 'report' has a command of this" in done.stderr
+    assert "Report loudly." in fib_process("report", "--help", env=with_plugin).stdout
     assert fib_process("report", "loudly", env=with_plugin).stdout == "HELLO\n"
-    assert "--json" in fib_process("report", "best", "--help", env=with_plugin).stdout
+    done = fib_process("plugins", "--help", env=with_plugin)
+    assert "Steal a name." not in done.stdout
+    assert "'plugins list' of greeter is refused: 'plugins' has a command of this" in done.stderr
+    assert "--json" in fib_process("plugins", "list", "--help", env=with_plugin).stdout
     done = fib_process("validate", "--help", env=with_plugin)
     assert done.returncode == 0
     assert "'validate quietly' of greeter is refused: 'validate' has no sub" in done.stderr
@@ -229,40 +229,6 @@ def test_a_damaged_cache_is_written_anew(fib_process, with_plugin, tmp_path, dam
     path.write_text(damage)
     assert "greet" in listed(fib_process("--help", env=with_plugin))
     assert path.read_text() == sound
-
-
-# --------------------------------------------------------------------------------- completion
-
-
-def complete(words):
-    line = f"fib {words}"
-    env = {
-        "_FIB_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split(" ")) - 1),
-    }
-    code = "from typer.main import get_command; from flashinfer_bench.cli.main import app; "
-    code += "get_command(app).main(prog_name='fib')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env}
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_completion_of_commands():
-    assert set(CORE) <= set(complete(""))
-    assert "report" in complete("re")
-    assert "best" in complete("report ")
-
-
-def test_completion_of_names(maker):
-    maker.sound()
-    maker.definition("dot")
-    root = maker.root
-    assert complete(f"run --local {root} --definitions d") == ["dot", "double"]
-    assert complete(f"report best --local {root} --solution al") == ["alice_double"]
-    assert complete(f"run --local {root}/nowhere --definitions d") == []
 
 
 # ---------------------------------------------------------------------------------- the pipe

@@ -10,9 +10,9 @@ import pytest
 
 from fib_judge.calibration import Ceilings, store_ceilings
 from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.selection import Selection
 from flashinfer_bench.report import (
     PageInfo,
-    Selection,
     collect_results,
     find_gaps,
     latest_results,

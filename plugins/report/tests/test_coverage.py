@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.report import Selection, find_gaps
+from flashinfer_bench.data.selection import Selection
+from flashinfer_bench.report import find_gaps
 
 ALL = Selection()
 

@@ -15,11 +15,11 @@ from fib_report.ratings import make_scoreboard
 from fib_tests.dataset_maker import DatasetMaker
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.run_source import read_details
+from flashinfer_bench.data.selection import Selection
 from flashinfer_bench.errors import DataError, FibError
 from flashinfer_bench.report import (
     PageInfo,
     Result,
-    Selection,
     best_solutions,
     collect_results,
     compare_dates,

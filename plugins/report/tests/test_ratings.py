@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fib_report.ratings import fast_p, make_scoreboard
 from fib_tests.results import a_result
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.report import Selection, fastp_curves, rate_authors
+from flashinfer_bench.data.selection import Selection
+from flashinfer_bench.report import fastp_curves, rate_authors
 
 
 def by_name(ratings):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.report import Selection, summarize
+from flashinfer_bench.data.selection import Selection
+from flashinfer_bench.report import summarize
 
 ALL = Selection()
 

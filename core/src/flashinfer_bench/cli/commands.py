@@ -221,10 +221,15 @@ class LazyCommand(TyperCommand):
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         """Import the command, and return the context of that, not of this stub."""
         listed = self._listed
-        command = as_command(listed.load(), listed.word, listed.summary)
-        for each in self._subcommands:
-            if each.factory or isinstance(command, TyperGroup):
-                _add(command, each)
+        with redirect_stdout(sys.stderr):  # what a plugin prints is talk, and no name to complete
+            command = as_command(listed.load(), listed.word, listed.summary)
+            for each in self._subcommands:
+                if each.factory or isinstance(command, TyperGroup):
+                    _add(command, each)
+        if extra.get("resilient_parsing"):
+            from flashinfer_bench.cli.completion import add_completion
+
+            add_completion(command, listed.name)
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
@@ -250,6 +255,13 @@ class LazyGroup(TyperGroup):
     """The root command: core's commands, and those of plugins, known by name and summary."""
 
     _listed: Optional[tuple[Listed, ...]] = None
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Return the context; while the user is typing, nothing is said about what is broken."""
+        if extra.get("resilient_parsing"):
+            logging.disable()
+            sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - to the end of this process
+        return super().make_context(info_name, args, parent=parent, **extra)
 
     def listed(self) -> tuple[Listed, ...]:
         """Return the commands in the order of listings, subcommands of groups among them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -11,8 +10,6 @@ from typer.core import TyperCommand
 
 DEFAULT_HUB = "flashinfer-ai/flashinfer-trace"
 """The dataset that a bare ``--hub`` means."""
-
-_MOST_NAMES = 500
 
 
 def option(*flags: str, help: str, **details: Any) -> Any:
@@ -60,7 +57,9 @@ class GreedyCommand(TyperCommand):
         }
         local = self._local()
         ctx.allow_extra_args = local is not None
-        rest = super().parse_args(ctx, spread_values(args, repeatable))
+        args = spread_values(args, repeatable)
+        self._before_last = args[-2:-1]
+        rest = super().parse_args(ctx, args)
         if local is not None and rest:
             given = [*(ctx.params.get("local") or () if local.multiple else ()), *map(Path, rest)]
             if not local.multiple and (ctx.params["local"] or len(given) > 1):
@@ -68,6 +67,13 @@ class GreedyCommand(TyperCommand):
             ctx.params["local"] = given if local.multiple else given[0]
             ctx.args = []
         return ctx.args
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Offer further values of the repeatable option that the command line ends with."""
+        for param in self.params if not incomplete.startswith("-") else ():
+            if getattr(param, "multiple", False) and {*self._before_last} & {*param.opts}:
+                return param.shell_complete(ctx, incomplete)
+        return super().shell_complete(ctx, incomplete)
 
 
 def spread_values(args: list[str], repeatable: set[str]) -> list[str]:
@@ -115,29 +121,6 @@ def _with_hub_named(args: list[str]) -> list[str]:
     return [*named, *args[len(named) :]]
 
 
-# ------------------------------------------------------- names that the shell offers on <TAB>
-
-
-def complete_definition(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the definitions in the dataset of the command line that begin with `incomplete`."""
-    return _names_of_files(ctx, "definitions", incomplete)
-
-
-def complete_solution(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the solutions in the dataset of the command line that begin with `incomplete`."""
-    return _names_of_files(ctx, "solutions", incomplete)
-
-
-def _names_of_files(ctx: typer.Context, folder: str, incomplete: str) -> list[str]:
-    # From file names alone: no record is read.
-    from flashinfer_bench.cli.datasets import default_dataset
-
-    given = ctx.params.get("local") or default_dataset()
-    roots = given if isinstance(given, (list, tuple)) else [given]
-    stems = (path.stem for root in roots for path in (Path(root) / folder).rglob("*.json"))
-    return sorted(islice((one for one in stems if one.startswith(incomplete)), _MOST_NAMES))
-
-
 # --------------------------------------------------------------------------------------- options
 
 _LOCAL = "Default: $FIB_DATASET_PATH, else the dataset that the current folder is in."
@@ -170,19 +153,16 @@ def log_level(default: str) -> Any:
 LogLevel = Annotated[Optional[str], log_level("WARNING")]
 
 
-def _names(flag: str, text: str, complete: Optional[Any] = None) -> Any:
+def _names(flag: str, text: str) -> Any:
     """Make a filter option; one flag may be followed by several names, and given several times."""
     flags = (flag,) if flag.endswith("s") else (flag, f"{flag}s")
-    return option(*flags, metavar="NAME...", autocompletion=complete, help=text)
+    return option(*flags, metavar="NAME...", help=text)
 
 
 Definitions = Annotated[
-    Optional[list[str]],
-    _names("--definition", "Only these definitions, or patterns: 'gemm_*'.", complete_definition),
+    Optional[list[str]], _names("--definition", "Only these definitions, or patterns: 'gemm_*'.")
 ]
-Solutions = Annotated[
-    Optional[list[str]], _names("--solution", "Only these solutions.", complete_solution)
-]
+Solutions = Annotated[Optional[list[str]], _names("--solution", "Only these solutions.")]
 OpTypes = Annotated[Optional[list[str]], _names("--op-type", "Only definitions of these types.")]
 Authors = Annotated[Optional[list[str]], _names("--author", "Only solutions of these authors.")]
 Workloads = Annotated[Optional[list[str]], _names("--workload", "Only these workloads.")]

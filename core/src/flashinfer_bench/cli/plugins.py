@@ -39,7 +39,6 @@ Kind = Annotated[
     Optional[str],
     typer.Option(
         callback=lambda value: None if value is None else known_kind(value),
-        autocompletion=lambda incomplete: [each for each in KINDS if each.startswith(incomplete)],
         metavar="KIND",
         help=f"Only records of this kind: {', '.join(KINDS)}.",
     ),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench import BenchmarkConfig, Skipped
     from flashinfer_bench.cli.run_options import RunAddition
     from flashinfer_bench.data import Trace
-    from flashinfer_bench.report import SolutionScore
+    from flashinfer_bench.data.run_source import RunRow
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -145,19 +148,63 @@ class DatasetRun(RunObserver):
         """Count the evaluations by status."""
         return Counter(t.evaluation.status.value for t in self.traces if t.evaluation is not None)
 
-    def scores(self) -> list[SolutionScore]:
-        """Sum up the evaluations of this run."""
+    def results(self) -> list[SolutionResult]:
+        """Sum up the evaluations of this run by definition and solution, the best first."""
         from flashinfer_bench.data import TraceSet
-        from flashinfer_bench.report import collect_results, latest_results, score_solutions
 
-        source = self.opened.trace_set
         traces: dict[str, list[Trace]] = {}
         for trace in self.traces:
             traces.setdefault(trace.definition, []).append(trace)
-        results = TraceSet(
-            definitions=source.definitions, solutions=source.solutions, traces=traces
+        groups: dict[tuple[str, str], list[RunRow]] = {}
+        for row in TraceSet(traces=traces).run_rows():
+            groups.setdefault((row.definition, row.solution), []).append(row)
+        solutions = self.opened.trace_set.solutions
+        authors = {one.name: one.author for group in solutions.values() for one in group}
+        found = (SolutionResult.of(authors.get(name, ""), of) for (_, name), of in groups.items())
+        return sorted(found, key=SolutionResult.order)
+
+
+@dataclass(frozen=True)
+class SolutionResult:
+    """What came of a solution in one run; means are geometric, over workloads that passed."""
+
+    definition: str
+    solution: str
+    author: str
+    workloads: int
+    passed: int
+    statuses: dict[str, int]
+    disputed: int
+    loose: int
+    mean_latency_ms: Optional[float]
+    speedup: Optional[float]
+
+    def order(self) -> tuple[Any, ...]:
+        """Return the key that sorts the best of a definition first."""
+        mean = self.mean_latency_ms
+        failed = self.workloads - self.passed
+        return (self.definition, failed, math.inf if mean is None else mean, self.solution)
+
+    @classmethod
+    def of(cls, author: str, rows: Sequence[RunRow]) -> SolutionResult:
+        """Sum up the evaluations of one solution."""
+        passed = [row for row in rows if row.passed]
+        return cls(
+            rows[0].definition,
+            rows[0].solution,
+            author,
+            len(rows),
+            len(passed),
+            dict(Counter(row.status.value for row in rows)),
+            sum(row.disputed for row in passed),
+            sum(row.loose for row in passed),
+            _mean([row.latency_ms for row in passed if row.latency_ms is not None]),
+            _mean([row.speedup for row in passed if row.speedup is not None]),
         )
-        return score_solutions(latest_results(collect_results(results)))
+
+
+def _mean(values: Sequence[float]) -> Optional[float]:
+    return geometric_mean(values) if values and all(0 < one < math.inf for one in values) else None
 
 
 class RunSession:
@@ -213,7 +260,7 @@ class RunSession:
         if self.interrupted:
             return
         from flashinfer_bench.bench import Benchmark
-        from flashinfer_bench.report import Selection
+        from flashinfer_bench.data.selection import Selection
 
         config = self._config
         names = {"definitions": config.definitions, "solutions": config.solutions}
@@ -265,13 +312,13 @@ class RunSession:
                     "planned": one.total,
                     "evaluations": len(one.traces),
                     "statuses": dict(one.statuses()),
-                    "results": one.scores(),
+                    "results": one.results(),
                     "skipped": one.skips,
                 }
                 for one in self.runs
             ]
             output.emit_document(interrupted=self.interrupted, datasets=datasets)
-        elif rows := [score for one in self.runs for score in one.scores()]:
+        elif rows := [row for one in self.runs for row in one.results()]:
             output.table("Results", _COLUMNS, rows)
         self._tell_summary()
         for addition in self.additions:
@@ -312,7 +359,7 @@ class RunSession:
                 )
 
 
-def _outcome(score: SolutionScore) -> str:
+def _outcome(score: SolutionResult) -> str:
     doubts = {"disputed": score.disputed, "loose tolerance": score.loose}
     told = {**score.statuses, **{name: count for name, count in doubts.items() if count}}
     return ", ".join(

@@ -7,6 +7,7 @@ A row has all of a run but its log and samples. Rows of a dataset folder come fr
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
@@ -188,6 +189,22 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
     def replayable(self) -> bool:
         """Whether a call could have been answered from another's result, as all see the same."""
         return self.note is not None and '"replayable": true' in self.note
+
+    @property
+    def speedup(self) -> Optional[float]:
+        """The reference's latency over the solution's; None where the reference was not timed.
+
+        Recomputed: files differ in what they wrote where nothing was timed.
+        """
+        latency, reference = self.latency_ms, self.reference_latency_ms
+        if not latency or not reference or math.inf in (latency, reference):
+            return None
+        return reference / latency
+
+    @property
+    def loose(self) -> bool:
+        """Whether it passed within 0.01, and would not have by ``--tolerance dtype``."""
+        return self.note is not None and '"loose_tolerance": true' in self.note
 
 
 def read_traces(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, Trace]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register compare and replay."""
+    """Register compare, replay and info."""
     yield CommandSpec(
         name="compare",
         factory="fib_compare.compare_command:app",
@@ -26,6 +26,12 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         factory="fib_compare.replay_command:app",
         priority=990,
         summary="Run recorded traces again: do they still hold?",
+    )
+    yield CommandSpec(
+        name="info",
+        factory="fib_compare.info_command:info",
+        priority=820,
+        summary="Describe machine and installation for a bug report.",
     )
 
 

@@ -22,7 +22,6 @@ from flashinfer_bench.cli.options import (
     LogLevel,
     OneLocal,
     Solutions,
-    complete_solution,
 )
 from flashinfer_bench.cli.output import (
     console,
@@ -243,9 +242,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def _name(flag: str, text: str) -> Any:
-    return typer.Option(
-        flag, metavar="NAME", show_default=False, autocompletion=complete_solution, help=text
-    )
+    return typer.Option(flag, metavar="NAME", show_default=False, help=text)
 
 
 def _folder(flag: str, text: str) -> Any:
@@ -290,13 +287,12 @@ First = Annotated[
     typer.Argument(
         metavar="BASELINE",
         show_default=False,
-        autocompletion=complete_solution,
         help="Two solutions: short for --baseline and --candidate.",
     ),
 ]
 Second = Annotated[
     Optional[str],
-    typer.Argument(metavar="CANDIDATE", show_default=False, autocompletion=complete_solution),
+    typer.Argument(metavar="CANDIDATE", show_default=False),
 ]
 
 

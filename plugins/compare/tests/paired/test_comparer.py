@@ -104,7 +104,7 @@ def test_a_device_that_disappears_ends_it(comparer, problems, monkeypatch):
     dataset = problems.dataset(problems.good("old"), broken)
 
     def gone(executor):
-        raise RunnerFatalError("cuda:0 does not work any more")
+        raise RunnerFatalError("cuda:0 no longer works")
 
     monkeypatch.setattr("flashinfer_bench.bench.session.Runner.require_working_device", gone)
     with comparer(dataset) as held, pytest.raises(RunnerFatalError, match="any more"):

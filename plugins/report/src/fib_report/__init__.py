@@ -20,6 +20,8 @@ _MODULES = {
     "coverage": ("DefinitionCoverage", "find_gaps"),
     "page": ("PageInfo", "render_page"),
     "ratings": ("Rating", "fastp_curves", "rate_authors"),
+    "results": ("Result", "collect_results", "latest_results", "with_intervals"),
+    "scores": ("Best", "Measured", "SolutionScore", "best_solutions", "score_solutions"),
     "summary": ("DatasetSummary", "summarize"),
     "regressions": ("Change", "Comparison", "compare_dates", "parse_date"),
 }
@@ -35,6 +37,11 @@ def __getattr__(name: str) -> Any:
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
     """Register what this plugin adds to ``fib``."""
+    yield CommandSpec(
+        name="report best",
+        factory="fib_report.best:app",
+        summary="Show the fastest correct solution of each definition.",
+    )
     for name, summary in (
         ("summary", "Count what there is, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),

@@ -21,9 +21,9 @@ from flashinfer_bench.errors import ConfigError, DataError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from fib_report.results import Result, Setting
     from flashinfer_bench.data import Solution, TraceSet
     from flashinfer_bench.data.run_source import RunRow
-    from flashinfer_bench.report.results import Result, Setting
 
 _PASSED = EvaluationStatus.PASSED
 
@@ -224,7 +224,7 @@ class Ranking:
 
 def rankable(trace_set: TraceSet, results: Sequence[Result]) -> dict[Setting, Ranking]:
     """Return the rankings on each device with each timer and cache mode, which are not compared."""
-    from flashinfer_bench.report.results import split_by_setting  # a summary needs no reports
+    from fib_report.results import split_by_setting  # a summary needs no reports
 
     names = dict.fromkeys(one.definition for one in results)
     return {

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Optional
 
+from fib_report.results import split_by_setting
+from fib_report.scores import Measured, latency_of, mean_of, ratio_of
 from flashinfer_bench.errors import UnknownNameError
-from flashinfer_bench.report.results import split_by_setting
-from flashinfer_bench.report.scores import Measured, latency_of, mean_of, ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flashinfer_bench.report import Result, SolutionScore
+    from fib_report.results import Result
+    from fib_report.scores import SolutionScore
 
 Task = tuple[str, str, str]
 """Definition, workload and device."""

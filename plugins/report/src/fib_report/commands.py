@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from flashinfer_bench.cli import options, report
+from fib_report import tables
+from flashinfer_bench.cli import options
 from flashinfer_bench.cli.datasets import error_documents, open_datasets, show_findings
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
@@ -49,7 +50,7 @@ def summary(
     op_types: options.OpTypes = None,
     hardware: options.Hardware = None,
     baseline_author: Baseline = "baseline",
-    output_format: report.FormatOption = report.Format.table,
+    output_format: tables.FormatOption = tables.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -59,11 +60,11 @@ def summary(
     mode), then how the latencies were taken.
     """
     set_up_logging(log_level)
+    from fib_report.results import mixtures
     from fib_report.summary import summarize
-    from flashinfer_bench.report.results import mixtures
 
     opened = open_datasets(local, hub)
-    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = summarize(opened.trace_set, selection, baseline_author)
     if not found.definitions:
         raise SelectionError("the filters leave no definition")
@@ -71,8 +72,8 @@ def summary(
         f"Authors, compared with {found.baseline_author}": found.rankings,
         "How latencies were taken": found.timings,
     }
-    report.write_tables(
-        report.chosen_format(output_format, as_json),
+    tables.write_tables(
+        tables.chosen_format(output_format, as_json),
         [
             _dataclass_table("Definitions", found.definitions),
             *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
@@ -96,11 +97,11 @@ def summary(
         reasons = list(found.unranked.values())
         talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
         talk("hint: name another author with --baseline-author; --json lists all reasons")
-    report.tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
+    tables.tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
     raise typer.Exit(opened.exit_code())
 
 
-def _dataclass_table(title: str, rows: Sequence[Any]) -> report.Table:
+def _dataclass_table(title: str, rows: Sequence[Any]) -> tables.Table:
     columns = [field.name for field in dataclasses.fields(rows[0])]
     return title, columns, [dataclasses.astuple(row) for row in rows]
 
@@ -120,7 +121,7 @@ def coverage(
     baseline_author: Baseline = "baseline",
     gaps: GapsOnly = False,
     strict: Strict = False,
-    output_format: report.FormatOption = report.Format.table,
+    output_format: tables.FormatOption = tables.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -133,7 +134,7 @@ def coverage(
     from fib_report.coverage import find_gaps
 
     opened = open_datasets(local, hub)
-    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = find_gaps(opened.trace_set, selection, baseline_author)
     if not found:
         raise SelectionError("the filters leave no definition")
@@ -145,8 +146,8 @@ def coverage(
         (*attrgetter(*columns[:5])(one), *map(one.evaluated.get, devices), "; ".join(one.missing))
         for one in shown
     ]
-    report.write_tables(
-        report.chosen_format(output_format, as_json),
+    tables.write_tables(
+        tables.chosen_format(output_format, as_json),
         [("Coverage", columns, rows)],
         lambda: {"devices": devices, "definitions": shown},
     )
@@ -201,7 +202,7 @@ def regressions(
     op_types: options.OpTypes = None,
     authors: options.Authors = None,
     hardware: options.Hardware = None,
-    output_format: report.FormatOption = report.Format.table,
+    output_format: tables.FormatOption = tables.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -214,21 +215,21 @@ def regressions(
     """
     set_up_logging(log_level)
     from fib_report.regressions import compare_dates, parse_date
-    from flashinfer_bench.report import collect_results
+    from fib_report.results import collect_results
 
     begin = parse_date(since)
     end = None if until is None else parse_date(until, end=True)
     opened = open_datasets(local, hub)
-    selection = report.make_selection(
+    selection = tables.make_selection(
         definitions=definitions, solutions=solutions, op_types=op_types, authors=authors,
         hardware=hardware,
     )  # fmt: skip
     results = collect_results(opened.trace_set, selection)
-    report.require_results(opened, results)
+    tables.require_results(opened, results)
     found = compare_dates(results, begin, end, threshold)
     shown = found.changes if improvements else found.regressions
-    report.write_tables(
-        report.chosen_format(output_format, as_json),
+    tables.write_tables(
+        tables.chosen_format(output_format, as_json),
         [("Changes" if improvements else "Regressions", _CHANGE, shown)],
         lambda: {
             "since": begin.isoformat(),
@@ -276,11 +277,11 @@ def scores(
     op_types: options.OpTypes = None,
     hardware: options.Hardware = None,
     baseline_author: Baseline = "baseline",
-    baseline: report.NamedBaselineOption = None,
+    baseline: tables.NamedBaselineOption = None,
     reference: Reference = False,
     thresholds: Thresholds = None,
     by_solution: BySolution = False,
-    output_format: report.FormatOption = report.Format.table,
+    output_format: tables.FormatOption = tables.Format.table,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
@@ -301,7 +302,7 @@ def scores(
         if not 0.0 <= p < float("inf"):
             raise ConfigError(f"{p:g} is no speed-up", hint="--p 1 1.5 2")
     opened = open_datasets(local, hub)
-    selection = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     against = None if reference else baseline or baseline_author
     if reference and baseline:
         raise ConfigError("--baseline and --reference are two different things to compare with")
@@ -319,15 +320,15 @@ def scores(
         )
     columns = _columns("solution" if by_solution else "author", at)
     over = found.baseline_author or "the reference"
-    report.write_tables(
-        report.chosen_format(output_format, as_json),
+    tables.write_tables(
+        tables.chosen_format(output_format, as_json),
         [(f"Compared with {over}", columns, found.standings)],
         lambda: {
             "baseline_author": found.baseline_author,
             "scores": [document_of(columns, one) for one in found.standings],
         },
     )
-    report.tell_mixtures(found.mixtures)
+    tables.tell_mixtures(found.mixtures)
     unpaired = ", unpaired: from separate runs" if found.baseline_author else ""
     talk(f"speed-ups are over {over}{unpaired}")
     raise typer.Exit(opened.exit_code())
@@ -338,10 +339,10 @@ def _columns(whose: str, thresholds: tuple[float, ...]) -> list[Column]:
         Column("hardware", "hardware"),
         Column("timer", "timer", people=False),
         Column("cache", "cache", people=False),
-        Column("timed", report.clock_label, programs=False),
+        Column("timed", tables.clock_label, programs=False),
         Column("rank", "rating.rank", programs=False),
-        Column("rank", lambda s: report.rank_number(s.rating.rank), people=False),
-        Column("tied", lambda s: report.is_tied(s.rating.rank), people=False),
+        Column("rank", lambda s: tables.rank_number(s.rating.rank), people=False),
+        Column("tied", lambda s: tables.is_tied(s.rating.rank), people=False),
         Column(whose, "rating.name"),
         Column("tasks", "rating.tasks"),
         Column("tried", "rating.tried"),
@@ -403,7 +404,7 @@ def visualize(
     from fib_report.coverage import find_gaps
     from fib_report.page import PageInfo, render_page
 
-    opened, results = report.open_results(
+    opened, results = tables.open_results(
         local,
         hub,
         definitions=definitions,
@@ -413,7 +414,7 @@ def visualize(
         hardware=hardware,
     )
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    scope = report.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
+    scope = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     # What solutions or authors alone lack is no gap of the dataset.
     gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashinfer_bench.report.results import Selection, collect_results
-from flashinfer_bench.report.scores import natural_order
+from fib_report.results import collect_results
+from fib_report.scores import natural_order
+from flashinfer_bench.data.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from fib_report.results import Result
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.report.results import Result
 
 Pair = tuple[str, str]
 

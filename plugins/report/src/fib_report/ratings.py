@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Optional
 
 from fib_report.authors import rankable
 from fib_report.baselines import Task, baseline_latencies, fastest_of, speedup_over, task_of
-from flashinfer_bench.errors import DataError
-from flashinfer_bench.report.results import (
+from fib_report.results import (
     collect_results,
     latest_results,
     mixtures,
     split_by_setting,
     with_intervals,
 )
-from flashinfer_bench.report.scores import (
+from fib_report.scores import (
     Measured,
     geometric_mean,
     latency_of,
@@ -30,13 +29,15 @@ from flashinfer_bench.report.scores import (
     rank_labels,
     speedup_of,
 )
+from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from fib_report.results import Conditions, Result
     from flashinfer_bench.data import Solution, SpeedupMetrics, TraceSet
     from flashinfer_bench.data.run_source import Ends
-    from flashinfer_bench.report.results import Conditions, Result, Selection
+    from flashinfer_bench.data.selection import Selection
 
 
 Curve = list[tuple[float, float]]

@@ -8,16 +8,16 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Optional
 
+from fib_report.scores import latency_of, natural_order, ratio_of
 from flashinfer_bench.data.run_source import read_details
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.report.scores import latency_of, natural_order, ratio_of
 from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flashinfer_bench.report.results import Result
-    from flashinfer_bench.report.scores import Measured
+    from fib_report.results import Result
+    from fib_report.scores import Measured
 
 BROKEN, FIXED, SLOWER, FASTER = "broken", "fixed", "slower", "faster"
 THRESHOLD = 1.05

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from fib_report.scores import geometric_mean
 from flashinfer_bench.errors import DataError
 from flashinfer_bench.plugins import default_catalog
-from flashinfer_bench.report.scores import geometric_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from fib_report.results import Result
     from flashinfer_bench.data import Definition
-    from flashinfer_bench.report.results import Result
 
 TOLD, SIZES, SOME = "op family", "sizes", "some sizes"
 _NOT_CACHED = 128 << 20  # bytes of a working set that no cache holds

@@ -196,7 +196,7 @@ def _escaped(text: str, more: str = "") -> str:
 
 def _failed_last(trace_set: TraceSet) -> set[tuple[Any, ...]]:
     """Return definition, solution and workload of what failed when it was last recorded."""
-    from flashinfer_bench.report import collect_results, latest_results
+    from fib_report.results import collect_results, latest_results
 
     latest = latest_results(collect_results(trace_set))
     return {(one.definition, one.solution, one.workload) for one in latest if not one.passed}

@@ -153,8 +153,8 @@ def _only(part: str, known: Mapping[str, Any], where: str) -> str:
 
 def _latest(trace_set: TraceSet, subject: Subject) -> list[Trace]:
     """Return the latest trace of each solution, workload and device, in the order of names."""
+    from fib_report.results import collect_results, latest_results
     from flashinfer_bench.data.run_source import read_traces
-    from flashinfer_bench.report import collect_results, latest_results
 
     rows = [
         row

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fib_report.authors import rankable
+from fib_report.results import collect_results
+from fib_report.scores import natural_order
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.report.results import Selection, collect_results
-from flashinfer_bench.report.scores import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from fib_report.results import Result
     from flashinfer_bench.data import TraceSet
     from flashinfer_bench.data.run_source import Clock
-    from flashinfer_bench.report.results import Result
+    from flashinfer_bench.data.selection import Selection
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def test_why_the_others_do_not(fib, dataset):
     assert "INCORRECT_NUMERICAL (1 run)" in reasons["wrong"]
     assert "NVIDIA H100" in reasons["elsewhere"]
     assert reasons["unused"]
-    assert "no solution of this name" in reasons["lost"]
+    assert "no solution has this name" in reasons["lost"]
 
 
 def test_the_tolerance_follows_the_dtype_unless_it_is_given(fib, dataset):

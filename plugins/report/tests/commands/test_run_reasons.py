@@ -29,7 +29,7 @@ REASONS = {
     "raises_double": r"main.py:3: ValueError: too long",
     "broken_double": r"importing main.py failed: main.py:1: SyntaxError: '\(' was never closed",
     "shape_double": r"output 'y' has shape \[15\] instead of \[16\]",
-    "exits_double": r"the candidate process was killed by signal 9 \(SIGKILL.*\)",
+    "exits_double": r"the worker was killed by signal 9 \(SIGKILL.*\)",
 }
 
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Optional
 import typer
 
 from flashinfer_bench.cli.datasets import dataset_roots
-from flashinfer_bench.cli.options import OneLocal, command_group, complete_definition, option
+from flashinfer_bench.cli.options import OneLocal, command_group, option
 from flashinfer_bench.cli.output import emit, printable, talk
 from flashinfer_bench.data.layout import require_dataset
 
 Kind = Literal["definition", "solution", "workload", "trace"]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name; must be unique.")]
-_OF: Any = {"autocompletion": complete_definition, "help": "The definition that it is for."}
+_OF: Any = {"help": "The definition that it is for."}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 schema_app = typer.Typer(add_completion=False, rich_markup_mode=None)

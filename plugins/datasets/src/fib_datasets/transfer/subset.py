@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.selection import Selection
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ class Subset:
                 trace_set.workloads,
                 traces,
             )
-        from flashinfer_bench.report import Selection
-
         selection = Selection(self.definitions, self.solutions, self.op_types)
         selection.check_names(trace_set)
         solutions = {

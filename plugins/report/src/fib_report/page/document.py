@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Optional
 
 from fib_report.page.markup import Markup, element
 from fib_report.page.payload import Extras, pack, page_data, ratio_label
+from fib_report.scores import best_solutions, geometric_mean, score_solutions
 from flashinfer_bench import __version__
-from flashinfer_bench.report.scores import best_solutions, geometric_mean, score_solutions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fib_report.coverage import DefinitionCoverage
+    from fib_report.results import Result
+    from fib_report.scores import Best
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.report.results import Result
-    from flashinfer_bench.report.scores import Best
 
 # In the order in which they build on one another.
 SCRIPTS = (

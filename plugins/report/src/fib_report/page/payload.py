@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from fib_report.causes import cause
 from fib_report.ratings import fastp_curves, rate_authors
 from fib_report.regressions import quartiles
-from fib_report.roofline import SOME, Rooflines
-from flashinfer_bench.data.run_source import RunDetails, read_traces
-from flashinfer_bench.report.results import (
+from fib_report.results import (
     collect_results,
     label_of,
     split_by_setting,
     with_intervals,
 )
-from flashinfer_bench.report.scores import best_solutions, natural_order, score_solutions
+from fib_report.roofline import SOME, Rooflines
+from fib_report.scores import best_solutions, natural_order, score_solutions
+from flashinfer_bench.data.run_source import RunDetails, read_traces
 from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from fib_report.coverage import DefinitionCoverage
     from fib_report.ratings import Curve
+    from fib_report.results import Conditions, Result
+    from fib_report.scores import SolutionScore
     from flashinfer_bench.data import TraceSet
-    from flashinfer_bench.report.results import Conditions, Result
-    from flashinfer_bench.report.scores import SolutionScore
 
 
 def clip(text: str, width: int) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fib_report.results import UNKNOWN_AUTHOR, UNTOLD, mixtures, split_by_setting
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.run_source import Clock, read_details
+from flashinfer_bench.data.selection import Selection
 from flashinfer_bench.errors import UnknownNameError
-from flashinfer_bench.report import Selection, collect_results, latest_results, with_intervals
-from flashinfer_bench.report.results import UNKNOWN_AUTHOR, UNTOLD, mixtures, split_by_setting
+from flashinfer_bench.report import collect_results, latest_results, with_intervals
 
 EVENT, CUPTI = Clock("cuda_event", "cold", "rse", "beside"), Clock("cupti", "cold", "rse", "beside")
 WARM = Clock("cupti", "warm")

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from difflib import get_close_matches
-from fnmatch import filter as matching
-from fnmatch import fnmatchcase
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
@@ -15,11 +10,11 @@ import msgspec
 from msgspec.structs import astuple
 
 from flashinfer_bench.data.run_source import RunRow, read_details
-from flashinfer_bench.errors import UnknownNameError
+from flashinfer_bench.data.selection import UNKNOWN_AUTHOR, Selection
 from flashinfer_bench.stats.intervals import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from flashinfer_bench.data import TraceSet
 
@@ -31,114 +26,6 @@ Setting = tuple[str, Conditions]
 
 UNTOLD: Conditions = ("", "")
 """Of traces that name neither timer nor cache mode: those of older releases."""
-
-UNKNOWN_AUTHOR = "(unknown)"
-"""Author shown for a trace whose solution is not in the dataset."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which part of a dataset to look at; an empty tuple selects everything.
-
-    Parameters
-    ----------
-    definitions, solutions, op_types, authors, workloads : tuple of str
-        Names, or patterns such as ``rmsnorm_*``.
-    hardware : tuple of str
-        Parts of the names of devices, upper and lower case being the same.
-    """
-
-    definitions: tuple[str, ...] = ()
-    solutions: tuple[str, ...] = ()
-    op_types: tuple[str, ...] = ()
-    authors: tuple[str, ...] = ()
-    hardware: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-
-    def check_names(self, trace_set: TraceSet) -> None:
-        """Refuse names that the dataset does not have.
-
-        Raises
-        ------
-        UnknownNameError
-            With the unknown names in ``unknown``, and what is close to them in the hint.
-        """
-        solutions = [one for group in trace_set.solutions.values() for one in group]
-        names = {one.name for one in solutions}
-        if not names.issuperset(self.solutions):  # of traces whose solution is gone
-            names.update(row.solution for row in trace_set.run_rows())
-        op_types = {one.op_type for one in trace_set.definitions.values()}
-        _refuse_unknown("definition", self.definitions, set(trace_set.definitions))
-        _refuse_unknown("solution", self.solutions, names)
-        _refuse_unknown("op_type", self.op_types, op_types)
-        if self.workloads:
-            uuids = {u for name in trace_set.definitions for u in trace_set.workload_uuids(name)}
-            _refuse_unknown("workload", self.workloads, uuids)
-        _refuse_unknown("author", self.authors, {UNKNOWN_AUTHOR, *(s.author for s in solutions)})
-
-    def narrow(self, trace_set: TraceSet) -> TraceSet:
-        """Return the part of a dataset that is wanted, with its root and all traces.
-
-        Raises
-        ------
-        UnknownNameError
-            As of `check_names`.
-        """
-        if self == Selection():
-            return trace_set
-        self.check_names(trace_set)
-        solutions, workloads = trace_set.solutions, trace_set.workloads
-        parts = {
-            name: (
-                [s for s in solutions.get(name, ()) if self.wants_solution(s.name, s.author)],
-                [w for w in workloads.get(name, ()) if self.wants_workload(w.workload.uuid)],
-            )
-            for name, one in trace_set.definitions.items()
-            if self.wants_definition(name, one.op_type)
-        }
-        left = {name: both for name, both in parts.items() if all(both)}
-        return type(trace_set)(
-            trace_set.root,
-            {name: trace_set.definitions[name] for name in left},
-            {name: both[0] for name, both in left.items()},
-            {name: both[1] for name, both in left.items()},
-            trace_set.traces,
-        )
-
-    def wants_definition(self, name: str, op_type: str) -> bool:
-        """Return whether results of this definition are wanted."""
-        return _wanted(name, self.definitions) and _wanted(op_type, self.op_types)
-
-    def wants_solution(self, name: str, author: str) -> bool:
-        """Return whether results of this solution are wanted."""
-        return _wanted(name, self.solutions) and _wanted(author, self.authors)
-
-    def wants_workload(self, uuid: str) -> bool:
-        """Return whether results on this workload are wanted."""
-        return _wanted(uuid, self.workloads)
-
-    def wants_hardware(self, name: str) -> bool:
-        """Return whether results from this device are wanted."""
-        parts = self.hardware
-        return not parts or any(part.lower() in name.lower() for part in parts)
-
-
-def _wanted(name: str, names: tuple[str, ...]) -> bool:
-    return not names or name in names or any(fnmatchcase(name, each) for each in names)
-
-
-def _refuse_unknown(kind: str, wanted: Sequence[str], known: set[str]) -> None:
-    unknown = tuple(name for name in wanted if name not in known and not matching(known, name))
-    if not unknown:
-        return
-    near = get_close_matches(unknown[0], known, n=3)
-    close = near or [name for name in sorted(known) if unknown[0] in name][:3]
-    listed = ", ".join([*(close or sorted(known)[:8]), *["…"] * (not close and len(known) > 8)])
-    raise UnknownNameError(
-        f"the dataset has no {kind} {', '.join(map(repr, unknown))}",
-        hint=f"did you mean {listed}?" if close else f"available {kind}s: {listed or 'none'}",
-        unknown=unknown,
-    )
 
 
 class Result(RunRow, frozen=True, eq=False, gc=False):
@@ -152,22 +39,6 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
     op_type: str = ""
     author: str = UNKNOWN_AUTHOR
     language: str = ""
-
-    @property
-    def speedup(self) -> Optional[float]:
-        """The reference's latency over the solution's; None where the reference was not timed.
-
-        Recomputed: files differ in what they wrote where nothing was timed.
-        """
-        latency, reference = self.latency_ms, self.reference_latency_ms
-        if not latency or not reference or math.inf in (latency, reference):
-            return None
-        return reference / latency
-
-    @property
-    def loose(self) -> bool:
-        """Whether it passed within 0.01, and would not have by ``--tolerance dtype``."""
-        return self.note is not None and '"loose_tolerance": true' in self.note
 
     @property
     def conditions(self) -> Conditions:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.report.scores import (
+from fib_report.scores import (
     Measured,
     latency_of,
     mean_of,

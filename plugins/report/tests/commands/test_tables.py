@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.cli.report import Format, write_tables
+from fib_report.tables import Format, write_tables
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from fib_report.scores import natural_order
 from flashinfer_bench.data.run_source import Clock, read_details
 from flashinfer_bench.report import best_solutions, score_solutions
-from flashinfer_bench.report.scores import natural_order
 
 EVENT, CUPTI = Clock("cuda_event", "cold", "rse", "beside"), Clock("cupti", "cold", "rse", "beside")
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from fib_report.results import split_by_setting
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.report.results import split_by_setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from fib_report.results import Result
     from flashinfer_bench.data.run_source import Ends
-    from flashinfer_bench.report.results import Result
 
 # ------------------------------------------------------------------ figures with their intervals
 #
