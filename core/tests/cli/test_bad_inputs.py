@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-READERS = (["report", "best"], ["validate"])
+READERS = (pytest.param(["report", "best"], marks=pytest.mark.plugin("report")), ["validate"])
 ALL = (*READERS, ["run", "--device", "cpu"])
 NAMES = ("report best", "validate", "run")
 
@@ -51,6 +51,7 @@ def test_traces_are_not_written_into_a_shared_cache(fib, flags):
     assert "--no-save-results" in result.stderr
 
 
+@pytest.mark.plugin("report")
 def test_malformed_json_names_file_and_line_and_spares_the_rest(fib, maker):
     maker.sound()
     maker.raw("definitions/op/broken.json", '{\n  "name": "x",\n  oops\n}')
@@ -63,6 +64,7 @@ def test_malformed_json_names_file_and_line_and_spares_the_rest(fib, maker):
     assert "alice" in result.stdout
 
 
+@pytest.mark.plugin("report")
 def test_many_broken_lines_are_summed_up(fib, maker):
     maker.sound()
     with (maker.root / "traces/op/double.jsonl").open("a") as file:

@@ -13,6 +13,7 @@ def plain(shown):
     return ESCAPE.sub("", shown)
 
 
+@pytest.mark.plugin("report")
 def test_a_narrow_terminal_loses_nothing(fib_terminal, maker):
     code, shown = fib_terminal("report", "best", "--local", maker.sound().root, columns=60)
     assert code == 0
@@ -24,6 +25,7 @@ def test_a_narrow_terminal_loses_nothing(fib_terminal, maker):
     assert "..." not in text
 
 
+@pytest.mark.plugin("report")
 def test_names_cannot_talk_to_the_terminal(fib_terminal, maker):
     maker.sound()
     maker.trace("\x1b[2J\x1b]0;title\x07[bold red]name")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -120,3 +122,20 @@ def test_no_share_where_only_a_part_of_the_bytes_is_known(definition, make_resul
     found = Rooflines({"double": definition(**PAGED)}).of(make_result())
     assert found.gb_per_s
     assert found.share is None
+
+
+def test_the_best_are_shown_beside_the_limit(fib, maker, calibrated):
+    root = maker.sound().root
+    drawn = fib("report", "best", "--local", root)
+    assert "share_of_limit" in drawn.stdout.splitlines()[0]
+    (best,) = json.loads(fib("report", "best", "--local", root, "--json").stdout)["best"]
+    first, second = best["results"]
+    assert first["share_of_limit"] == pytest.approx(first["limit_ms"] / first["latency_ms"])
+    assert best["share_of_limit"] == pytest.approx(
+        math.sqrt(first["share_of_limit"] * second["share_of_limit"])
+    )
+    assert first["work"]["basis"] == "sizes"
+    assert first["gb_per_s"] == pytest.approx(first["work"]["bytes"] / first["latency_ms"] / 1e6)
+    store_ceilings(Ceilings(**{**vars(CEILINGS), "settled": False}))
+    drawn = fib("report", "best", "--local", root)
+    assert "share_of_limit" not in drawn.stdout
