@@ -35,10 +35,6 @@ app = options.command_group(
     "apply", "Show which recorded solutions would be put to work here, and build them ahead."
 )
 
-Dataset = Annotated[
-    Optional[Path],
-    typer.Argument(metavar="[DATASET]", show_default=False, help="The same as --local DATASET."),
-]
 _HARDWARE = "Look at the traces of other hardware: its name as traces have it."
 Hardware = Annotated[Optional[str], option("--hardware", metavar="NAME", help=_HARDWARE)]
 _DEVICE = (
@@ -67,13 +63,6 @@ def bounds(max_atol: Optional[float], max_rtol: Optional[float]) -> ApplyConfig:
     return ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
 
 
-def only_folder(dataset: Optional[Path], local: Optional[Path]) -> Path:
-    """Return the folder of the dataset, however it was given."""
-    if dataset is not None and local is not None:
-        raise typer.BadParameter("DATASET and --local are the same; give one")
-    return dataset or local or default_dataset()
-
-
 def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
     """Return the name of the hardware as traces have it."""
     if hardware is not None and device is not None:
@@ -89,9 +78,8 @@ def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
 # --------------------------------------------------------------------------------------- build
 
 
-@app.command("build")
+@app.command("build", cls=GreedyCommand)
 def build(
-    dataset: Dataset = None,
     local: options.OneLocal = None,
     jobs: Jobs = None,
     device: Device = None,
@@ -116,7 +104,7 @@ def build(
     from flashinfer_bench.apply.table import ApplyTable
 
     place = hardware_name(hardware, device)
-    folder = only_folder(dataset, local)
+    folder = local or default_dataset()
     found = ApplyTable.load_or_build(folder, bounds(max_atol, max_rtol), hardware=place)
     counts: Counter[tuple[str, str]] = Counter()
     for name, one in found.definitions.items():
@@ -220,10 +208,7 @@ def _reason(error: Exception) -> str:
 
 @app.command("explain", cls=GreedyCommand)
 def explain(
-    dataset: Dataset = None,
-    definition: Annotated[
-        Optional[str], typer.Argument(metavar="DEFINITION", help="Name of a definition.")
-    ] = None,
+    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="Its name.")],
     local: options.OneLocal = None,
     axes: Axes = None,
     device: Device = None,
@@ -240,11 +225,9 @@ def explain(
     """
     set_up_logging(log_level)
     sizes = _parse_axes(axes or ())
-    if definition is None:  # a name that stands alone is that of the definition
-        if dataset is None:
-            raise typer.BadParameter("name a definition")
-        definition, dataset = str(dataset), None
-    dataset = only_folder(dataset, local)
+    if local is not None and Path(definition).is_dir() and not local.exists():
+        definition, local = str(local), Path(definition)  # in either order
+    dataset = local or default_dataset()
     from fib_report.apply_choices import explain as explain_one
 
     place = hardware_name(hardware, device)
@@ -318,9 +301,8 @@ def _tell_problems(problems: Sequence[str]) -> ExitCode:
 # ---------------------------------------------------------------------------------------- list
 
 
-@app.command("list")
+@app.command("list", cls=GreedyCommand)
 def list_definitions(
-    dataset: Dataset = None,
     local: options.OneLocal = None,
     device: Device = None,
     hardware: Hardware = None,
@@ -339,7 +321,7 @@ def list_definitions(
     from fib_report.apply_choices import explain_all
 
     place = hardware_name(hardware, device)
-    found = explain_all(only_folder(dataset, local), bounds(max_atol, max_rtol), hardware=place)
+    found = explain_all(local or default_dataset(), bounds(max_atol, max_rtol), hardware=place)
     definitions = found["definitions"]
     if as_json:
         emit_document(**found)
