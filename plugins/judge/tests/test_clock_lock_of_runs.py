@@ -60,7 +60,7 @@ def test_a_run_holds_them_and_says_so_in_every_trace(events, problems, executor,
 
 def test_a_cpu_has_no_such_clocks(events):
     with (
-        pytest.raises(ConfigError, match="lock_clocks_mhz=1200: only clocks of NVIDIA GPUs"),
+        pytest.raises(ConfigError, match="lock_clocks_mhz=1200: only the clocks of NVIDIA GPUs"),
         VerifiedMeasurement("cpu").running(ASKED),
     ):
         raise AssertionError("not reached")

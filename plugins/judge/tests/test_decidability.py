@@ -113,7 +113,7 @@ class TestHonest:
 
 class TestSmallOutputs:
     @pytest.mark.parametrize(
-        ("tolerance", "reason"), [("fixed", "zeros would pass"), ("dtype", "of the order of")]
+        ("tolerance", "reason"), [("fixed", "zeros would pass"), ("dtype", "on the order of")]
     )
     def test_zeros_pass_before_and_not_after(self, tolerance, reason):
         case = Case(*trials(lambda x: (x * 1e-4,)))

@@ -56,7 +56,7 @@ class TestCertain:
             ([call(), call(-0.5)], {}, "samples", "a sample of -0.5 ms is not a duration"),
             ([replace(call(), secured_ms=0.4)], {}, "samples", "that took 0.4 ms"),
             ([call(0.0)] * 5, {}, "samples", "cannot tell the latency from zero"),
-            ([call(1e-6)] * 5, {}, "samples", "a call of nothing takes"),
+            ([call(1e-6)] * 5, {}, "samples", "an empty call takes"),
             (jittered(), {"floor": Floor(2.0, 1, 1, "call")}, "floor", "at least 2 ms here"),
         ],
     )

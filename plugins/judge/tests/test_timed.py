@@ -217,7 +217,7 @@ class TestClock:
         evaluation = judge(HONEST)
         assert evaluation.performance.latency_ms == pytest.approx(2.0)
         assert "disputed" not in evaluation.correctness.extra["integrity"]
-        assert "measured twice; at first: 1900 us unaccounted for" in evaluation.log
+        assert "measured twice; the first time: 1900 us unaccounted for" in evaluation.log
 
 
 def trace_of(evaluation, problems):
@@ -241,7 +241,7 @@ def test_secret_chance_is_repeatable_and_even(seed, bits):
 class TestFloor:
     @pytest.fixture(autouse=True)
     def floor(self, monkeypatch):
-        def known(definition, axes, ceilings):
+        def known(definition, axes, ceilings, inputs):
             assert ceilings is MEASURED
             return Floor(1.0, axes["n"], 7, "bytes")
 

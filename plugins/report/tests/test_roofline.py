@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from fib_judge.calibration import Ceilings, store_ceilings
-from fib_report.roofline import Rooflines, work_of
+from fib_report.roofline import Rooflines, recorded_integers, work_of
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.run_source import Clock
+from flashinfer_bench.data.blobs import save_tensors
+from flashinfer_bench.data.run_source import Clock, Task
 
 CEILINGS = Ceilings(
     device="cpu", hardware="Test CPU", torch="2", created="today", call_ms=2e-6,
@@ -67,7 +68,8 @@ def test_work_without_an_op_family(definition, changes, expected):
 
 def test_an_op_family_says_what_the_work_is(definition, monkeypatch):
     family = SimpleNamespace(
-        spec=SimpleNamespace(work="x:work"), load=lambda _: lambda one, axes: (axes["N"] * 3, 7)
+        spec=SimpleNamespace(work="x:work"),
+        load=lambda _: lambda one, axes, inputs: (axes["N"] * 3, 7),
     )
     catalog = SimpleNamespace(family_of=lambda _: family)
     monkeypatch.setattr("fib_report.roofline.default_catalog", lambda: catalog)
@@ -138,3 +140,24 @@ def test_the_best_are_shown_beside_the_limit(fib, maker, calibrated):
     assert first["gb_per_s"] == pytest.approx(first["work"]["bytes"] / first["latency_ms"] / 1e6)
     store_ceilings(Ceilings(**{**vars(CEILINGS), "settled": False}))
     assert "share_of_limit" not in fib(*drawn).stdout
+
+
+def test_recorded_tables_say_what_is_read(maker, make_result, monkeypatch):
+    torch = pytest.importorskip("torch")
+    table = torch.tensor([0, 3, 5], dtype=torch.int32)
+    save_tensors(maker.root / "blob/t.safetensors", {"rows": table})
+    maker.definition(**PAGED)
+    definitions = TraceSet.from_path(maker.root).definitions
+    asked = {"load": lambda _: lambda one, axes, inputs: (int(inputs["rows"].sum()), 1)}
+    family = SimpleNamespace(spec=SimpleNamespace(work="x:work"), **asked)
+    catalog = SimpleNamespace(family_of=lambda _: family)
+    monkeypatch.setattr("fib_report.roofline.default_catalog", lambda: catalog)
+    recorded = {"type": "safetensors", "path": "blob/t.safetensors", "tensor_key": "rows"}
+    text = json.dumps({"inputs": {"rows": recorded, "x": {"type": "random"}}})
+    task = Task("double", "a", "w1", {"N": 3}, text)
+    found = Rooflines(definitions, maker.root).of(make_result(task=task))
+    assert (found.work.nbytes, found.work.basis) == (8, "op family")
+    for path in ("blob/none.safetensors", "../t.safetensors"):
+        lost = text.replace("blob/t.safetensors", path)
+        integers = recorded_integers(definitions["double"], lost, maker.root)
+        assert integers == {}

@@ -119,8 +119,8 @@ class Record:
         _check(self, owner)
         if not all(re.fullmatch(_NAME, word) for word in self._words()):
             raise ValueError(
-                f"{owner}: name may hold letters, digits, '.', '_' and '-', "
-                "and starts and ends with a letter or digit"
+                f"{owner}: a name may have letters, digits, '.', '_' and '-', "
+                "and must start and end with a letter or digit"
             )
         for field in self._path_fields():
             path = getattr(self, field)
@@ -264,7 +264,7 @@ class TimerSpec(Record, kind="timer"):
         Smallest difference between two latencies that its clock tells, in milliseconds, as its
         maker says; ``fib timers check`` measures it.
     overhead : str
-        One line: what of its own cost is in a latency, and what is taken out of it.
+        One line: how much of its own cost a latency includes, and how much is subtracted.
     repeats : bool
         Whether it calls a function more than once for one latency. A call that is made again with
         the same values can be answered from memory, so such timers are for trusted solutions.
@@ -498,9 +498,10 @@ class OpFamilySpec(Record, kind="op_family"):
         ``"package.module:name"``: a mapping of op types to settings, as in `EvalConfig`; they are
         below whatever a user sets.
     work : str, optional
-        ``"package.module:function"``: called with the definition and the value of each variable
-        axis, returns the bytes that any right solution has to move and the operations that it has
-        to make, at least.
+        ``"package.module:function"``: called with the definition, the value of each variable axis
+        and a mapping of recorded integers by name (page tables, lengths; empty where there are
+        none at hand), returns the bytes that any right solution has to move and the operations
+        that it has to make, at least. None where they are not known.
     inputs : str, optional
         As above: called with the definition, the value of each variable axis and a seed, returns
         tensors on the CPU by name, in place of some or all of the random inputs.

@@ -24,7 +24,7 @@ def fib_register_measurements() -> Iterable[MeasurementSpec]:
         devices=("cpu", "cuda"),
         verified=True,
         factory="fib_judge.method:VerifiedMeasurement",
-        summary="Fresh inputs, checked calls, clocks held against each other, a paired reference",
+        summary="Fresh inputs, checked calls, cross-checked clocks, a paired reference",
     )
 
 
@@ -53,7 +53,7 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         name="calibrate",
         factory="fib_judge.command:app",
         priority=870,
-        summary="Measure what a device can do at most, and store it.",
+        summary="Measure and store the peak performance of a device.",
     )
 
 
@@ -64,5 +64,5 @@ def fib_register_stop_rules() -> Iterable[StopRuleSpec]:
         name="rse",
         factory="fib_judge.stopping:RelativeStandardError",
         priority=80,
-        summary="Stop when the median is known well enough",
+        summary="Stop when the median is precise enough",
     )

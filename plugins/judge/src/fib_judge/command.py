@@ -33,19 +33,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def calibrate(
     device: run_options.Device = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Only print what is stored; measure nothing.")
+        bool, typer.Option("--show", help="Print the stored figures; measure nothing.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget the better figures of earlier calibrations.")
+        bool, typer.Option("--fresh", help="Discard better figures from earlier calibrations.")
     ] = False,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Measure what a device can do at most: bandwidth, matrix products, the shortest call.
+    """Measure the peak performance of a device: bandwidth, matrix products, shortest call.
 
-    Latencies that would need more than that are not believed. Takes 10 to 30 seconds for each
-    device, which should be idle. Figures only ever get better: what an earlier calibration of the
-    same machine found stays where it is higher. With --show, exits with 5 if nothing is stored.
+    A latency that would need more than that is rejected. Takes 10 to 30 seconds for each device,
+    which should be idle. Figures only ever improve: a higher one from an earlier calibration of
+    the same machine is kept. With --show, exits with 5 if nothing is stored.
     """
     set_up_logging(log_level, default="WARNING")
     found = _stored(device) if show else [_measure(name, fresh) for name in _devices(device)]
@@ -85,7 +85,7 @@ def _stored(device: str | None) -> list[tuple[Path, Ceilings]]:
     if not found:
         raise SelectionError(
             f"nothing is stored for {device or 'any device of this machine'} "
-            "with the torch that is installed",
+            "with the installed torch",
             hint=f"run 'fib calibrate{f' --device {device}' if device else ''}'",
         )
     return found
@@ -143,8 +143,8 @@ def _tell(path: Path, ceilings: Ceilings) -> None:
     talk(f"{ceilings.device}: {ceilings.hardware}, {ceilings.created}, in {path}")
     if not ceilings.settled:
         talk(
-            f"warning: {ceilings.device} was busy meanwhile, so these figures may be far too low; "
-            "no latency is held against them. Run it again when the machine is idle."
+            f"warning: {ceilings.device} was busy, so these figures may be far too low and "
+            "no latency is checked against them. Run it again when the machine is idle."
         )
 
 

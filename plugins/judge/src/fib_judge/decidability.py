@@ -188,8 +188,8 @@ def tightened(
     if holes and all(hole is not None for _, hole in holes):
         passing = "; ".join(f"{hole.label} as {name!r}" for name, hole in holes if hole is not None)
         raise UndecidableWorkload(
-            f"workload {workload.uuid} of definition {definition.name!r} cannot tell a right "
-            f"solution from one that computes nothing: at any tolerance this passes: {passing}",
+            f"workload {workload.uuid} of definition {definition.name!r} cannot tell a correct "
+            f"solution from one that computes nothing; this passes at any tolerance: {passing}",
             hint="give it inputs on which the outputs vary, or remove it from the dataset",
         )
     return config
@@ -252,7 +252,7 @@ def _scaled(judge: _Judge, index: int, config: ResolvedEvalConfig) -> ResolvedEv
         return config.model_copy(update={"scaled_atol": {**config.scaled_atol, **known}})
     if not 0.0 < atol < (old.atol or 0.0):
         return config
-    return _with(config, name, old, f"its elements are of the order of {scale:.2g}", atol=atol)
+    return _with(config, name, old, f"its elements are on the order of {scale:.2g}", atol=atol)
 
 
 def _share_of_scale(dtype: str) -> float:

@@ -280,7 +280,7 @@ def _verdict(
         return report.refused(str(violation))
     correctness = with_note(outcome.correctness, timed.facts)
     assert correctness is not None
-    notes = [f"measured twice; at first: {earlier.message}"] if earlier else []
+    notes = [f"measured twice; the first time: {earlier.message}"] if earlier else []
     timing: dict[str, Any] = {}
     if session.clock_lock is not None:
         timing["clock_lock"] = session.clock_lock.facts()

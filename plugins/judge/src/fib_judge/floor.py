@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.definition import is_literal
 from flashinfer_bench.plugins import default_catalog
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # convolution for all pairs of channels).
 
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 """Changes whenever the floor of some definition may change."""
 
 _SELECTING = ("int16", "int32", "int64", "bool")
@@ -207,7 +207,12 @@ class Floor:
     version: int = TABLE_VERSION
 
 
-def physics_floor(definition: Definition, axes: Mapping[str, int], ceilings: Ceilings) -> Floor:
+def physics_floor(
+    definition: Definition,
+    axes: Mapping[str, int],
+    ceilings: Ceilings,
+    inputs: Optional[Mapping[str, Any]] = None,
+) -> Floor:
     """Return the floor for one workload of `definition`.
 
     It is the longest of three times, each divided by `MARGIN`: moving what must be moved at the
@@ -223,6 +228,8 @@ def physics_floor(definition: Definition, axes: Mapping[str, int], ceilings: Cei
         Value of each variable axis.
     ceilings : Ceilings
         Of the device.
+    inputs : mapping of str to torch.Tensor or int, optional
+        Integers that are the same in each call, for the op family.
 
     Raises
     ------
@@ -230,11 +237,10 @@ def physics_floor(definition: Definition, axes: Mapping[str, int], ceilings: Cei
         If a variable axis has no value.
     """
     family = default_catalog().family_of(definition.op_type)
-    if family is not None and family.spec.work is not None:  # a plugin says so
-        nbytes, operations = family.load(family.spec.work)(definition, axes)
-        work = LeastWork(int(nbytes), int(operations))
-    else:
-        work = least_work(definition, axes)
+    told = None
+    if family is not None and family.spec.work is not None:  # a plugin may say so
+        told = family.load(family.spec.work)(definition, axes, inputs or {})
+    work = least_work(definition, axes) if told is None else LeastWork(int(told[0]), int(told[1]))
     if not ceilings.settled:
         return Floor(0.0, work.nbytes, work.flops, "nothing")
     times_s = {

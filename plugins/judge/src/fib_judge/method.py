@@ -105,7 +105,7 @@ def _held_clocks(device: str, sm_mhz: Optional[int]) -> Iterator[Optional[LockRe
         return
     if device == "cpu":
         raise ConfigError(
-            f"lock_clocks_mhz={sm_mhz}: only clocks of NVIDIA GPUs can be held",
+            f"lock_clocks_mhz={sm_mhz}: only the clocks of NVIDIA GPUs can be locked",
             hint="leave it out, or name a GPU with --device",
         )
     with locked_clocks(device, ClockRequest(sm_mhz=sm_mhz)) as report:

@@ -24,6 +24,7 @@ from flashinfer_bench.bench.correctness import find_problem, output_specs
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.measurement import Task, checked_outputs, running_reference
+from flashinfer_bench.data import RandomInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,11 +64,23 @@ def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
     trials = attempt.baseline.trials
     config = tightened(task.definition, task.workload, trials, task.evaluator, task.config)
     if session.ceilings is not None and session.config.trust != "off":
-        found["floor"] = physics_floor(task.definition, task.axes, session.ceilings)
+        found["floor"] = physics_floor(
+            task.definition, task.axes, session.ceilings, _recorded(task, trials[0].inputs)
+        )
     baseline = VerifiedBaseline(
         **vars(replace(attempt.baseline, config=config, measurement=taken)), **found
     )
     return replace(baseline, replayable=_is_replayable(baseline))
+
+
+def _recorded(task: Task, inputs: Sequence[Any]) -> dict[str, Any]:
+    """Return the integers that no call gets others of."""
+    given = zip(task.definition.inputs.items(), inputs, strict=True)
+    return {
+        name: value.cpu() if hasattr(value, "cpu") else value
+        for (name, spec), value in given
+        if spec.dtype.is_integer and not isinstance(task.workload.inputs[name], RandomInput)
+    }
 
 
 def _timed_with_checks(

@@ -32,7 +32,7 @@ class RelativeStandardError(StoppingRule):
     settled: float = parameter(
         0.02, "Give up once the noise changes by less; 0: never.", unit="fraction", high=1.0
     )
-    min_time_ms: float = parameter(0.0, "Least sum of all samples.", unit="ms")
+    min_time_ms: float = parameter(0.0, "Minimum total of all samples.", unit="ms")
 
     def wants_more(self, samples_ms: Sequence[float]) -> bool:
         """Return whether the median is not known well enough, and may yet be."""

@@ -326,7 +326,7 @@ class Course:
             raise WrongTimedCall(wrong, {**note, "rule": "memory"})
         if not found.passed:
             message = (
-                f"integrity: outputs: {where} gave other outputs than an untimed one: "
+                f"integrity: outputs: {where} gave different outputs from an untimed one: "
                 f"{found.message}"
             )
             raise WrongTimedCall(replace(found, message=message), {**note, "rule": "outputs"})

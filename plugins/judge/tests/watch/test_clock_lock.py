@@ -54,7 +54,7 @@ class TestRefused:
         with locked_clocks("cuda:0", request) as report:
             assert not report.locked
         assert report.undone
-        assert "are not locked" in caplog.text
+        assert "could not lock the clocks" in caplog.text
         assert report.facts()["problem"] == report.problem
         return report.problem
 
@@ -63,9 +63,9 @@ class TestRefused:
         [
             ({"pids": [1]}, 1500, "1 other processes use GPU-8f14"),
             ({"pids": [2**22 + 7]}, 1500, "1 other processes"),  # one that cannot be seen
-            ({"mig": [1, 1]}, 1500, "divided (MIG)"),
-            ({"reasons": 0x2}, 1500, "set by somebody already"),
-            ({}, 1502, "no SM clock of 1502 MHz; there are 110 from 345 to 1980 MHz"),
+            ({"mig": [1, 1]}, 1500, "partitioned (MIG)"),
+            ({"reasons": 0x2}, 1500, "set by another program"),
+            ({}, 1502, "no SM clock of 1502 MHz; it has 110 from 345 to 1980 MHz"),
             ({}, 1502, "nearest is 1500"),
         ],
     )
@@ -77,12 +77,12 @@ class TestRefused:
     def test_without_the_right(self, gpu, caplog):
         gpu.fail(SET, code=4)
         assert SET in self.refused(gpu, ASKED, caplog)
-        assert "takes root" in caplog.text
+        assert "needs root" in caplog.text
 
     def test_the_cpu(self, gpu, caplog):
         with locked_clocks("cpu", ASKED) as report:
             assert not report.locked
-        assert "no UUID of cpu" in report.problem
+        assert "cannot find the UUID of cpu" in report.problem
 
     def test_a_second_time_at_once(self, gpu, caplog):
         with locked_clocks("cuda:0", ASKED), locked_clocks("cuda:0", ClockRequest(1200)) as second:
@@ -188,7 +188,7 @@ class TestUndoneByTheNext:
         assert locked(gpu) == 1500
         restore_clocks("cuda:0")
         assert locked(gpu) is None
-        assert "clocks of cuda:0 that a killed run had left locked are free" in caplog.text
+        assert "unlocked clocks of cuda:0 that a killed run had left locked" in caplog.text
         assert list((gpu.path.parent / "cache/machine").iterdir()) == []
 
     def test_before_it_sets_its_own(self, gpu):
@@ -200,7 +200,7 @@ class TestUndoneByTheNext:
     def test_if_that_fails_nothing_is_set(self, gpu):
         gpu.fail(RESET, code=4)
         with locked_clocks("cuda:0", ClockRequest(sm_mhz=1200)) as report:
-            assert "killed run has set cannot be undone" in report.problem
+            assert "set by a killed run cannot be reset" in report.problem
         assert gpu.calls(SET) == []
 
     def test_by_fib_calibrate(self, gpu, fib, monkeypatch):
@@ -212,4 +212,4 @@ class TestUndoneByTheNext:
         monkeypatch.setattr("fib_judge.calibration.calibrate", calibrate)
         done = fib("calibrate")
         assert done.exit_code == 4
-        assert "that a killed run had left locked are free" in done.stderr
+        assert "that a killed run had left locked" in done.stderr

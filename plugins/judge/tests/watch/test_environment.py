@@ -87,7 +87,7 @@ class TestRanges:
         assert report.throttled == tuple(range(10, 30))
         assert report.notes[0] == (
             "20 of 40 samples were taken while the device was throttled (hw_thermal): "
-            "they do not count"
+            "they were dropped"
         )
 
     def test_a_look_that_tells_nothing_leaves_it_open(self):
@@ -210,7 +210,7 @@ class TestChoice:
         assert watchers_for("cuda", "off") == []
 
     def test_a_mode_that_is_none(self):
-        with pytest.raises(ConfigError, match="watch='loud': allowed are auto, off"):
+        with pytest.raises(ConfigError, match="watch='loud': allowed: auto, off"):
             watchers_for("cpu", "loud")
 
 

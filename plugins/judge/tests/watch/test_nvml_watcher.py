@@ -104,7 +104,7 @@ class TestNotThere:
     @pytest.mark.parametrize(
         ("function", "told"),
         [
-            ("nvmlInit", "driver cannot be asked: error 9"),
+            ("nvmlInit", "driver does not respond: error 9"),
             ("nvmlDeviceGetHandleByUUID", "does not know GPU-8f14e45f"),
         ],
     )

@@ -33,6 +33,7 @@ def fib_register_op_families() -> Iterable[OpFamilySpec]:
         name="llm",
         op_types=("gemm", "gqa*", "mla*", "moe", "sampling", "dsa_*", "nsa_*"),
         settings="fib_ops_llm:SETTINGS",
+        work="fib_ops_llm.work:work",
         summary="Products, attention, mixtures of experts and sampling of language models",
     )
 

@@ -82,7 +82,7 @@ def best(
     disputed = sorted({one.solution for one in scores if one.disputed})
     loose = sorted({one.solution for one in scores if one.loose})
     against = NamedBaseline(everything, baseline).against if baseline else lambda _: None
-    rooflines = Rooflines(opened.trace_set.definitions)
+    rooflines = Rooflines(opened.trace_set.definitions, opened.trace_set.root)
     runs: dict[_Place, list[Result]] = {}
     for result in results:
         if result.passed:

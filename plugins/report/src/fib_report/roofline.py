@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from fib_report.scores import geometric_mean
-from flashinfer_bench.errors import DataError
+from flashinfer_bench.data.blobs import resolve_blob
+from flashinfer_bench.errors import DataError, FibError, PluginLoadError
 from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fib_report.results import Result
     from flashinfer_bench.data import Definition
@@ -94,10 +99,14 @@ class Rooflines:
     ----------
     definitions : mapping of str to Definition
         Those of the dataset, as ``TraceSet.definitions``.
+    root : str or Path, optional
+        Its folder, for page tables and the like that workloads have recorded.
     """
 
-    def __init__(self, definitions: Mapping[str, Definition]) -> None:
-        self._definitions = definitions
+    def __init__(
+        self, definitions: Mapping[str, Definition], root: Union[str, Path, None] = None
+    ) -> None:
+        self._definitions, self._root = definitions, root
         self._known: dict[tuple[str, str], Optional[Work]] = {}
         self._ceilings: dict[str, Any] = {}
 
@@ -106,7 +115,9 @@ class Rooflines:
         key = result.definition, result.workload
         if key not in self._known:
             try:
-                self._known[key] = work_of(self._definitions[result.definition], result.axes)
+                definition = self._definitions[result.definition]
+                inputs = partial(recorded_integers, definition, result.task.text, self._root)
+                self._known[key] = work_of(definition, result.axes, inputs)
             except (KeyError, DataError):  # no such definition, or one that it does not fit
                 self._known[key] = None
         return self._known[key]
@@ -132,7 +143,43 @@ class Rooflines:
         return geometric_mean(shares) if len(shares) == len(found) else None
 
 
-def work_of(definition: Definition, axes: Mapping[str, int]) -> Work:
+def recorded_integers(
+    definition: Definition, workload: str, root: Union[str, Path, None]
+) -> dict[str, Any]:
+    """Return the integers that a workload has recorded, such as page tables, as arrays of NumPy.
+
+    What cannot be read, for want of NumPy, too, is left out.
+
+    Parameters
+    ----------
+    definition : Definition
+        Of the workload.
+    workload : str
+        The workload as JSON.
+    root : str or Path, optional
+        Folder of the dataset; without it there are only scalars.
+    """
+    found: dict[str, Any] = {}
+    for name, told in json.loads(workload or "{}").get("inputs", {}).items():
+        if name not in definition.inputs or not definition.inputs[name].dtype.is_integer:
+            continue
+        if told["type"] == "scalar":
+            found[name] = told["value"]
+        elif told["type"] == "safetensors" and root is not None:
+            with suppress(ImportError, OSError, FibError):
+                from safetensors import SafetensorError, safe_open
+
+                path = resolve_blob(Path(root), told["path"])
+                with suppress(SafetensorError), safe_open(path, framework="numpy") as file:
+                    found[name] = file.get_tensor(told["tensor_key"])
+    return found
+
+
+def work_of(
+    definition: Definition,
+    axes: Mapping[str, int],
+    inputs: Callable[[], Mapping[str, Any]] = dict,
+) -> Work:
     """Return what a call of a definition has to move and compute at least.
 
     Parameters
@@ -141,6 +188,8 @@ def work_of(definition: Definition, axes: Mapping[str, int]) -> Work:
         What is computed.
     axes : mapping of str to int
         Value of each variable axis.
+    inputs : callable, optional
+        Returns recorded integers by name, if the op family asks for them.
 
     Raises
     ------
@@ -151,8 +200,10 @@ def work_of(definition: Definition, axes: Mapping[str, int]) -> Work:
     dtypes = tuple(dict.fromkeys(one for one in floats if one not in _SELECTING))
     family = default_catalog().family_of(definition.op_type)
     if family is not None and family.spec.work is not None:
-        nbytes, operations = family.load(family.spec.work)(definition, axes)
-        return Work(int(nbytes), int(operations), TOLD, dtypes)
+        with suppress(PluginLoadError):  # as without NumPy; sizes say something, too
+            told = family.load(family.spec.work)(definition, axes, inputs())
+            if told is not None:
+                return Work(int(told[0]), int(told[1]), TOLD, dtypes)
     operations, factors = _product(definition, axes)
     return Work(*_sizes(definition, axes, operations), factors or dtypes)
 

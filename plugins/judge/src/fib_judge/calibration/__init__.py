@@ -264,7 +264,7 @@ def load_ceilings(device: str, hardware: str) -> Optional[Ceilings]:
     path = ceilings_path(device, hardware)
     found = _stored(path)
     if found is not None and found.hardware != hardware:
-        logger.warning("%s is ignored: it is about %r", path, found.hardware)
+        logger.warning("%s is ignored: it describes %r", path, found.hardware)
         return None
     return found
 
@@ -287,7 +287,7 @@ def _read(path: Path, *version: int) -> Optional[Ceilings]:
             raise ValueError(f"its format is not {FORMAT}")
         return Ceilings.from_json(document.get("ceilings"))
     except (OSError, ValueError, RecursionError) as error:
-        logger.warning("%s is ignored: %s; 'fib calibrate' makes it anew", path, error)
+        logger.warning("%s is ignored: %s; 'fib calibrate' writes a new one", path, error)
         return None
 
 
@@ -446,7 +446,7 @@ def _failure(device: str, code: int, log: IO[bytes], timeout_s: float) -> Except
     if code == -9:
         return RunnerError(
             f"measuring {device} was killed, or did not end in {timeout_s:g} s",
-            hint="see whether there is enough memory, and whether the device answers",
+            hint="check that there is enough memory and that the device responds",
         )
     log.seek(0)
     lines = log.read().decode("utf-8", "replace").strip().splitlines()

@@ -55,7 +55,7 @@ def _in_a_process(device: str) -> tuple[float, float]:
         found: tuple[float, float] = ours.recv()
         return found
     except EOFError:
-        raise CapabilityError(f"{device}: a process that was to use it has ended") from None
+        raise CapabilityError(f"{device}: a process that should have used it has ended") from None
     finally:
         process.join()
 

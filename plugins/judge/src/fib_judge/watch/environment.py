@@ -105,7 +105,7 @@ def watchers_for(
     from flashinfer_bench.plugins import default_catalog
 
     if mode not in MODES:
-        raise ConfigError(f"watch={mode!r}: allowed are {', '.join(MODES)}")
+        raise ConfigError(f"watch={mode!r}: allowed: {', '.join(MODES)}")
     if mode == "off":
         return []
     kind = device.partition(":")[0]
@@ -117,7 +117,7 @@ def watchers_for(
             watcher = entry.load()()
             watcher.nominal_mhz = nominal_mhz
         except Exception as error:  # noqa: BLE001 - the plugin's code; it never ends a run
-            logger.warning("The %s of %s is left out: %s", entry.label, entry.origin, error)
+            logger.warning("The %s of %s is not used: %s", entry.label, entry.origin, error)
         else:
             found.append(watcher)
     return found
@@ -261,7 +261,7 @@ class EnvironmentWatch:
         if throttled:
             why = ", ".join(sorted({reason for post in self._posts for reason in post.reasons}))
             many = len(throttled) > MOST_DROPPED * self._samples
-            then = "too many to leave out, so all of them count" if many else "they do not count"
+            then = "too many to drop, so all of them count" if many else "they were dropped"
             notes.append(
                 f"{len(throttled)} of {self._samples} samples were taken while the device was "
                 f"throttled ({why}): {then}"
@@ -343,7 +343,7 @@ class _Post:
         return Summary(facts, (*self._notes, *found.notes))
 
     def _gave_up(self, error: Exception) -> None:
-        logger.debug("%s gave up", self.name, exc_info=error)
+        logger.debug("%s stopped watching", self.name, exc_info=error)
         what = error.message if isinstance(error, FibError) else f"{type(error).__name__}: {error}"
         if self._alive or not self._started:  # told once
             self._notes.append(f"{self.name}: stopped watching: {what}"[:_LONGEST_NOTE])

@@ -48,7 +48,7 @@ class ClockRequest:
     def __post_init__(self) -> None:
         """Check the value."""
         if isinstance(self.sm_mhz, bool) or not 0 < self.sm_mhz <= _FASTEST_MHZ:
-            raise ConfigError(f"locked clocks: sm_mhz={self.sm_mhz!r}: need a whole number of MHz")
+            raise ConfigError(f"locked clocks: sm_mhz={self.sm_mhz!r}: give a whole number of MHz")
 
 
 @dataclass
@@ -117,7 +117,7 @@ def locked_clocks(device: str, request: Optional[ClockRequest]) -> Iterator[Lock
             held = _Held(device, request, report)
         except Exception as error:  # noqa: BLE001 - timing goes on with clocks that are not locked
             report.problem = _reason(error)
-            logger.warning("the clocks of %s are not locked: %s", device, error)
+            logger.warning("could not lock the clocks of %s: %s", device, error)
     try:
         yield report
     finally:
@@ -141,11 +141,11 @@ def restore_clocks(device: str) -> None:
             return
         with _only_one(uuid), _opened(uuid) as gpu:
             if _restore(gpu):
-                logger.warning("clocks of %s that a killed run had left locked are free", device)
+                logger.warning("unlocked clocks of %s that a killed run had left locked", device)
     except _Taken:  # they are those of a run that goes on
         return
     except Exception as error:  # noqa: BLE001 - the run goes on with the clocks that there are
-        logger.warning("clocks of %s that a killed run had locked may still be: %s", device, error)
+        logger.warning("the clocks of %s may still be locked by a killed run: %s", device, error)
 
 
 class _Held:
@@ -243,13 +243,13 @@ def _set_clocks(gpu: NvmlDevice, request: ClockRequest) -> dict[str, Any]:
     _refuse_shared(gpu)
     # NVML does not tell to what others have set them, so they could not be restored.
     if (gpu.reasons() or 0) & _CLOCKS_SET:
-        raise CapabilityError(f"the clocks of GPU-{gpu.uuid} have been set by somebody already")
+        raise CapabilityError(f"the clocks of GPU-{gpu.uuid} were set by another program")
     memory = gpu.ask("nvmlDeviceGetSupportedMemoryClocks") or []
     known = gpu.ask("nvmlDeviceGetSupportedGraphicsClocks", max(memory)) if memory else None
     if known and request.sm_mhz not in known:
         nearest = min(known, key=lambda clock: abs(clock - request.sm_mhz))
         raise CapabilityError(
-            f"the GPU has no SM clock of {request.sm_mhz} MHz; there are {len(known)} "
+            f"the GPU has no SM clock of {request.sm_mhz} MHz; it has {len(known)} "
             f"from {min(known)} to {max(known)} MHz, the nearest is {nearest}"
         )
     before: dict[str, Any] = {
@@ -296,7 +296,7 @@ def _restore(gpu: NvmlDevice) -> bool:
     _refuse_shared(gpu)
     problem = _free_clocks(gpu)
     if problem is not None:
-        raise CapabilityError(f"clocks that a killed run has set cannot be undone: {problem}")
+        raise CapabilityError(f"clocks set by a killed run cannot be reset: {problem}")
     return True
 
 
@@ -313,7 +313,7 @@ def _refuse_shared(gpu: NvmlDevice) -> None:
         raise CapabilityError(f"{len(others) + len(unknown)} other processes use GPU-{gpu.uuid}")
     divided = gpu.ask("nvmlDeviceGetMigMode")
     if divided and any(divided):
-        raise CapabilityError(f"GPU-{gpu.uuid} is divided (MIG), so others may use a part of it")
+        raise CapabilityError(f"GPU-{gpu.uuid} is partitioned (MIG), so others may use part of it")
 
 
 def _call(gpu: NvmlDevice, function: str, *arguments: int) -> None:
@@ -321,7 +321,7 @@ def _call(gpu: NvmlDevice, function: str, *arguments: int) -> None:
         getattr(gpu.nvml, function)(gpu.handle, *arguments)
     except (AttributeError, gpu.nvml.NVMLError) as error:
         raise CapabilityError(
-            f"{function}: {error}", hint="setting clocks takes root, or the administrator's leave"
+            f"{function}: {error}", hint="setting clocks needs root or the permission of an admin"
         ) from error
 
 

@@ -120,7 +120,7 @@ def _library() -> Any:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise CapabilityError(
-            f"the NVIDIA driver cannot be asked: {error}", hint="check it with nvidia-smi"
+            f"the NVIDIA driver does not respond: {error}", hint="check it with nvidia-smi"
         ) from error
     return nvml
 
@@ -153,7 +153,7 @@ def uuid_of(device: str) -> str:
     uuid = physical_name(device).removeprefix("cuda-")
     if "-" not in uuid:
         raise CapabilityError(
-            f"no UUID of {device} can be found out", hint="check the driver with nvidia-smi"
+            f"cannot find the UUID of {device}", hint="check the driver with nvidia-smi"
         )
     return uuid
 
@@ -268,7 +268,7 @@ class NvmlWatcher(Watcher):
             pids = ", ".join(map(str, sorted(self._others)[:4]))
             notes.append(f"other processes use the GPU ({len(self._others)}: {pids})")
         if not (self._tells_reasons or self._tells_clock):
-            notes.append("this GPU tells neither clocks nor throttling: throttled samples count")
+            notes.append("this GPU reports neither clocks nor throttling: throttled samples count")
         return tuple(notes)
 
 

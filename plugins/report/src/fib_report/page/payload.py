@@ -446,7 +446,9 @@ def page_data(
         devices[result.hardware,]
         workloads[result.definition, result.workload]
         solutions[result.definition, result.solution, result.author, result.language]
-    rooflines = Rooflines(trace_set.definitions if trace_set is not None else {})
+    rooflines = Rooflines({})
+    if trace_set is not None:
+        rooflines = Rooflines(trace_set.definitions, trace_set.root)
     runs = {
         "solution": [solutions[r.definition, r.solution, r.author, r.language] for r in ordered],
         "workload": [workloads[r.definition, r.workload] for r in ordered],
