@@ -1,4 +1,4 @@
-"""Every task of the project, each in an environment of its own under ``.nox``.
+"""Every task of the project, each in its own environment under ``.nox``.
 
 ``nox -l`` lists them; ``nox -s demo`` and ``nox -s tests`` are the two a newcomer needs.
 """
@@ -148,7 +148,7 @@ def core(session: nox.Session) -> None:
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def light(session: nox.Session) -> None:
-    """Run what needs no torch, on every supported Python: data, plugin host, command line."""
+    """Run the tests that need no torch on every supported Python: data, plugins, command line."""
     _install(session, *_editable("core"), *TEST_TOOLS)
     session.run("pytest", *_workers(), "core/tests", *session.posargs)
 
@@ -264,7 +264,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation, with search, into site/; a broken link or a lost page fails."""
+    """Build the documentation, with search, into site/; fails on broken links or lost pages."""
     _install(session, *DOCS_TOOLS)
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.log("to read it: python -m http.server -d site")
@@ -272,7 +272,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def exploits(session: nox.Session) -> None:
-    """Run every solution that cheats, and honest ones between them; fails on a new escape."""
+    """Run every solution that cheats, with honest ones in between; fails on a new escape."""
     _install_everything(session)
     session.run("python", "-m", "tests.exploits.run", *session.posargs)
 

@@ -76,9 +76,9 @@ def tell_outcomes(expected: dict[str, dict[str, object]], output: Path) -> list[
                 passed += 1
             else:
                 intended += 1
-    say("", f"{passed} evaluations passed and {intended} failed, as each was meant to.")
+    say("", f"{passed} evaluations passed and {intended} failed, all as intended.")
     if surprises:
-        say(f"{len(surprises)} ended otherwise:", *(f"  {one}" for one in surprises))
+        say(f"{len(surprises)} ended differently:", *(f"  {one}" for one in surprises))
     return surprises
 
 

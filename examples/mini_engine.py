@@ -275,17 +275,17 @@ def cycle(args: argparse.Namespace) -> int:
     """Trace, benchmark, apply; return 0 if the engine says the same at the end."""
     dataset = Path(args.output).absolute()
     prepare(dataset)
-    print(f"1. The engine runs, traced into {dataset}", flush=True)
+    print(f"1. Run the engine, and trace it into {dataset}", flush=True)
     before = run_engine(dataset, args)
     run_engine(dataset, args, repeats=1, FIB_ENABLE_TRACING="1")
     fib("trace", "summary", "--local", str(dataset))
     fib("sanitize", "--local", str(dataset))
-    print("\n2. Solutions are judged on what was traced", flush=True)
+    print("\n2. Judge the solutions on the traced workloads", flush=True)
     quick = ("--warmup-runs", "2", "--iterations", "10", "--num-trials", "1")
     chosen = ("--definitions", *DEFINITIONS, "--device", args.device)
     # 4 says that something is missing here for some solutions.
     fib("run", "--local", str(dataset), *quick, *chosen, codes=(0, 4))
-    print("\n3. The engine runs with the best of them", flush=True)
+    print("\n3. Run the engine with the best solutions", flush=True)
     after = run_engine(dataset, args, FIB_ENABLE_APPLY="1")
     return report(before, after)
 
@@ -296,8 +296,8 @@ def report(before: dict[str, object], after: dict[str, object]) -> int:
     error = max(abs(left - right) for left, right in pairs)
     same = sum(left == right for left, right in zip(before["said"], after["said"], strict=True))
     print(f"calls answered by solutions: {after['hits'] or 'none'}")
-    print(f"answers that are the same: {same} of {len(before['said'])}")
-    print(f"largest difference of a last logit: {error:.2g}")
+    print(f"identical answers: {same} of {len(before['said'])}")
+    print(f"largest difference of a final logit: {error:.2g}")
     print(f"one step: {before['step_ms']} ms before, {after['step_ms']} ms after")
     return 0 if after["hits"] and same == len(before["said"]) else 1
 
@@ -308,7 +308,7 @@ def main() -> int:
     parser.add_argument("command", choices=("generate", "cycle"))
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--steps", type=int, default=8, help="bytes after the longest prompt")
-    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts")
+    parser.add_argument("--repeats", type=int, default=3, help="runs; the median is reported")
     parser.add_argument("--output", default="mini-engine-output", help="the dataset of the cycle")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()

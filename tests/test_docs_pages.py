@@ -100,7 +100,7 @@ def run(tmp_path: Path):
 
 
 def test_every_state_of_a_target_is_there() -> None:
-    assert rows(section(STATES, "What became of it")) == set(get_args(State))
+    assert rows(section(STATES, "What was patched")) == set(get_args(State))
 
 
 @pytest.mark.torch

@@ -52,7 +52,7 @@ def cycle(once):
 def test_the_engine_says_the_same_with_solutions(cycle, engine):
     told, _ = cycle
     count = len(engine.PROMPTS)
-    assert f"answers that are the same: {count} of {count}" in told
+    assert f"identical answers: {count} of {count}" in told
 
 
 def test_workloads_were_collected_of_all_that_the_engine_computes(cycle, engine):

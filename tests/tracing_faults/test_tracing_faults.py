@@ -86,8 +86,8 @@ def noticed(fault, folder, code=0):
     process = start(fault, folder)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, err
-    assert ("Traceback" in err) is ("told once" in err), err
-    assert err.count("told once") <= 1, err
+    assert ("Traceback" in err) is ("reported once" in err), err
+    assert err.count("reported once") <= 1, err
     return [json.loads(line) for line in out.splitlines()], err
 
 

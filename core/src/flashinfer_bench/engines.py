@@ -3,7 +3,7 @@
 ``FIB_ENABLE_APPLY=1`` and ``FIB_ENABLE_TRACING=1`` have effect in programs that import the package.
 Those that do not are reached in two ways, both of which call `prepare`:
 
-- Engines with plugins of their own load it by an entry point: vLLM's ``vllm.general_plugins``,
+- Engines with their own plugins load it by an entry point: vLLM's ``vllm.general_plugins``,
   SGLang's ``sglang.srt.plugins``.
 - Everywhere else a file in ``site-packages`` calls `at_startup` when an interpreter starts and one
   of the variables is set. It waits for the program to import torch, and does nothing before.

@@ -279,7 +279,7 @@ def cuda_arch_list() -> tuple[str, ...]:
     wrong = [name for name in names if not _ARCHITECTURE.fullmatch(name)]
     if wrong:
         raise ValueError(
-            f"FIB_CUDA_ARCH_LIST={text!r}: {wrong[0]!r} is no compute capability "
+            f"FIB_CUDA_ARCH_LIST={text!r}: {wrong[0]!r} is not a compute capability "
             "(8.0, 9.0a, 10.0f, 12.0+PTX)"
         )
     return names

@@ -31,10 +31,14 @@ next.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+MISNAMED = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
+"""What systems say of a path that is at fault itself, whatever the state of the disk."""
 
 
 class FibError(Exception):

@@ -77,7 +77,7 @@ class TestAResolver:
     @pytest.mark.parametrize("answer", [None, 5, ("d",)])
     def test_that_gives_no_name(self, enabled, answer):
         assert apply(lambda x: answer, args=(1,), fallback=fallback)[0] == "fallback"
-        with pytest.raises(RuntimeError, match="names no definition"):
+        with pytest.raises(RuntimeError, match="not a definition name"):
             apply(lambda x: answer, args=(1,))
 
     def test_that_fails_is_logged_once(self, enabled, caplog):

@@ -77,7 +77,7 @@ class TestMapping:
             enable_mapping({"norm_h16": solution_of("twice")})
         text = str(caught.value)
         assert "'twice'" in text
-        assert "'norm_h8', not of 'norm_h16'" in text
+        assert "'norm_h8', not for 'norm_h16'" in text
 
     def test_a_missing_file_is_named(self, tmp_path):
         with pytest.raises(DataError, match=r"missing\.json: cannot be read: No such file"):
@@ -101,7 +101,7 @@ class TestFolder:
         assert caught.value.path == second
 
     def test_a_folder_without_solutions_is_an_error(self, tmp_path):
-        with pytest.raises(DatasetNotFoundError, match="solutions is no folder"):
+        with pytest.raises(DatasetNotFoundError, match="solutions is not a folder"):
             enable_mapping(tmp_path)
         (tmp_path / "solutions").mkdir()
         with pytest.raises(DataError, match="there is no solution"):

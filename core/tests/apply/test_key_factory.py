@@ -119,7 +119,7 @@ class TestPlugins:
         ("of", "told"),
         [
             ("Missing", "cannot be imported from key_factory_plugin:Missing"),
-            ("a_function", "key_factory_plugin:a_function is no subclass of"),
+            ("a_function", "key_factory_plugin:a_function is not a subclass of"),
         ],
     )
     def test_a_broken_one_loses_itself_only_and_is_told_of_once(self, caplog, of, told):
@@ -138,7 +138,7 @@ class TestPlugins:
             large = ApplyKeyFactory.specialize(define("gqa_paged", k=1000))
             assert type(large) is GQAKeyBuilder
         (record,) = caplog.records
-        assert "cannot be made for definition 'some_gqa_paged'" in record.getMessage()
+        assert "cannot be created for definition 'some_gqa_paged'" in record.getMessage()
         assert "RuntimeError: too large" in record.getMessage()
 
 

@@ -211,7 +211,7 @@ class TestWhatIsReturned:
         assert call(self.FUNCTION, minus, X, W, True, known=ONE) == MORE
 
     def test_an_output_that_the_solution_lacks_is_an_error(self):
-        with pytest.raises(DataError, match="got 1 outputs, but the call wants 2"):
+        with pytest.raises(DataError, match="got 1 outputs, but the call expects 2"):
             call(self.FUNCTION, minus, X, W, True)
 
     def test_one_output_of_two(self):

@@ -231,10 +231,10 @@ class TestWhatIsRefused:
         assert get_runtime() is None
 
     def test_a_device_for_a_mapping(self, tmp_path, monkeypatch):
-        with pytest.raises(ConfigError, match="device='cpu' is for a dataset"):
+        with pytest.raises(ConfigError, match="device='cpu' is for datasets"):
             enable_apply({"double": lambda x: x}, device="cpu")
         monkeypatch.setenv("FIB_APPLY_PATH", str(tmp_path))
-        with pytest.raises(ConfigError, match="is for a dataset"):
+        with pytest.raises(ConfigError, match="is for datasets"):
             enable_apply(device="cpu")
         assert get_runtime() is None
 

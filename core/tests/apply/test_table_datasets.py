@@ -60,7 +60,7 @@ class TestDatasets:
             table = ApplyTable.load_or_build(root, settings, hardware=HERE)
             assert table.match_solution("scale", key()) == chosen
         (reason,) = table.definitions["scale"].refusals["fast"]
-        assert reason.text == "the settings are those of other definitions alone"
+        assert reason.text == "the settings belong to other definitions"
 
     @pytest.mark.parametrize(
         ("recorded", "here", "counts"),
@@ -124,7 +124,7 @@ class TestSource:
     def test_unknown_names_come_with_near_ones(self, source):
         with pytest.raises(UnknownNameError, match="did you mean scale"):
             source.definition("scales")
-        with pytest.raises(UnknownNameError, match="there are: fast, slow"):
+        with pytest.raises(UnknownNameError, match="available solutions: fast, slow"):
             source.solution("quite different")
 
     def test_files_that_change_later_do_not_matter(self, folder):

@@ -59,7 +59,7 @@ class TestOutcomes:
         ahead.start()
         assert ahead.outcome(problems.compiled("a")) is None
         assert told == []
-        assert "a is not compiled ahead: no process can be started" in caplog.text
+        assert "a was not compiled in advance: no process can be started" in caplog.text
 
 
 class TestEnds:

@@ -64,8 +64,8 @@ class TestPlan:
         ("config", "unknown", "hint"),
         [
             ({"definitions": ["duoble", "twice"]}, ("duoble",), "did you mean double?"),
-            ({"definitions": ["zzzzz"]}, ("zzzzz",), "there are: double, twice"),
-            ({"solutions": ["a", "q"]}, ("q",), "there are: a, b, c"),
+            ({"definitions": ["zzzzz"]}, ("zzzzz",), "available definitions: double, twice"),
+            ({"solutions": ["a", "q"]}, ("q",), "available solutions: a, b, c"),
         ],
     )
     def test_unknown_names(

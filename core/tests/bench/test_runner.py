@@ -101,5 +101,5 @@ def test_what_cannot_be_built_here_is_left_out_with_a_warning(
         )
         assert [solution.name for solution, _ in again] == ["b"]
     assert list(found) == ["b"]
-    assert "no verdict on a: no frob" in caplog.text
+    assert "no result for a: no frob" in caplog.text
     assert told == [("a", "no frob")]

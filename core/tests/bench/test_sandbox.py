@@ -147,7 +147,7 @@ class TestWhich:
         [
             ("NotThere", "cannot be imported"),
             ("Raises", "come apart"),
-            ("Nobody", "is no SandboxMethod"),
+            ("Nobody", "is not a SandboxMethod"),
         ],
     )
     def test_a_broken_one_loses_only_itself(

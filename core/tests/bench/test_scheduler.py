@@ -108,8 +108,8 @@ class TestScheduler:
         scheduler = Scheduler(items(a=1, b=1), runners, work)
         scheduler.run()
         assert sorted(done) == ["a0", "b0"]
-        assert [m for m in caplog.messages if "is given up" in m] == [
-            "cuda:0 is given up: fell off the bus"
+        assert [m for m in caplog.messages if "giving up on" in m] == [
+            "giving up on cuda:0: fell off the bus"
         ]
 
     def test_ctrl_c_interrupts_and_waits(self, items: Any) -> None:

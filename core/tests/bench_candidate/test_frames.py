@@ -103,7 +103,7 @@ class TestDescriptors:
             ours.send_descriptors([pipe[0]] * sent, Deadline(SOON))
         else:
             ours.send(FrameKind.CONTROL, b"x", Deadline(SOON))
-        with pytest.raises(ProtocolError, match=f"came where {due} are due"):
+        with pytest.raises(ProtocolError, match=f"open files where {due} were expected"):
             theirs.receive_descriptors(due, Deadline(SOON))
         assert descriptors() == before
 

@@ -159,6 +159,6 @@ def test_it_is_noticed_that_a_timer_wakes_what_was_stopped(start: Any) -> None:
     line(process)
     tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=10)
     time.sleep(0.1)
-    with pytest.raises(ProtocolError, match="went on"):
+    with pytest.raises(ProtocolError, match="kept running"):
         tree.require_still()
     tree.thaw()

@@ -299,9 +299,9 @@ class TestDescriptors:
         [
             ('{"type": "Done", "token": 1}', "another request"),
             ('{"type": "Ready", "token": 0}', "another request"),
-            ('{"type": "Passed"}', "not allowed"),
-            ("not json", "not allowed"),
-            ("", "not allowed"),
+            ('{"type": "Passed"}', "invalid message"),
+            ("not json", "invalid message"),
+            ("", "invalid message"),
         ],
     )
     def test_a_forged_answer(self, bench, message, why):

@@ -421,7 +421,7 @@ class TestInTheMiddle:
         assert place.candidate.alive
         assert place.candidate.returned() == place.candidate.places() == []
         if when != "after":
-            with pytest.raises(CandidateFailed, match="no call has been fired"):
+            with pytest.raises(CandidateFailed, match="no fired call"):
                 place.collect()
 
     @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ class TestThePage:
     )
     def test_told_of_a_call_without_an_answer(self, lying, exists, how):
         place = lying(**how)
-        with pytest.raises(CandidateMisbehaved, match="not answered in the page"):
+        with pytest.raises(CandidateMisbehaved, match="not answered in the shared page"):
             place.fire()
         assert not exists(place.candidate.pid)
 
@@ -532,7 +532,7 @@ def run(x, y):
         with pytest.raises(CandidateFailed, match=words) as caught:
             place.attach(**change)
         assert caught.value.stage == "inputs"
-        with pytest.raises(CandidateFailed, match="no memory has been attached with a slot 0"):
+        with pytest.raises(CandidateFailed, match="no memory has been attached for slot 0"):
             place.fire()
         assert place.candidate.alive
 
@@ -583,16 +583,16 @@ class TestLiesAboutOutputs:
         ("lie", "words"),
         [
             ("place.address = 2**62", "readable"),
-            ("place.span = 0", "from first"),
-            ("place.strides = [2]", "from first"),
+            ("place.span = 0", "spans"),
+            ("place.strides = [2]", "spans"),
             ("place.strides = [1, 1]", "strides"),
             ("place.strides, place.span = [2**30], 2999 * 2**32 + 4", "are allowed"),
             ("record.shape = [3001]", "bytes"),
-            ("record.shape, record.nbytes = [3001], 12004", "from first"),
+            ("record.shape, record.nbytes = [3001], 12004", "spans"),
             ("record.shape, place.strides = [2, 1500], [1]", "strides"),
             ("record.dtype = 'float33'", "not a tensor"),
             ("record.shape = [2**40] * 20", "not a tensor"),
-            ("place = None", "no address"),
+            ("place = None", "whose address"),
         ],
     )
     def test_it_is_ended(self, telling, exists, lie, words):

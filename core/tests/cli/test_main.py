@@ -110,37 +110,6 @@ def test_version_and_nothing_asked(fib):
     assert "Usage:" in result.stderr
 
 
-# ----------------------------------------------------------------------------------- mistakes
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["rport"], "no command 'rport'. Did you mean 'report'"),
-        (["plugins", "lst"], "No such command 'lst'. Did you mean 'list'?"),
-        (["validate", "--lcal", "x"], "No such option: --lcal"),
-        (["run", "--iterations", "many"], "Invalid value for '--iterations'"),
-        (["run", "stray"], "no dataset: stray does not exist"),
-        (["sanitize", "one", "two"], "only one DATASET can be given"),
-    ],
-)
-def test_mistakes_in_the_command_line(fib, args, words):
-    result = fib(*args)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_malformed_variables_are_usage_errors(fib, monkeypatch, maker):
-    monkeypatch.setenv("FIB_CPU_THREADS", "perhaps")
-    result = fib("validate", "--local", maker.sound().root)
-    assert result.exit_code == 2
-    assert "FIB_CPU_THREADS='perhaps'" in result.stderr
-    assert fib("--help").exit_code == 0
-
-
 # ------------------------------------------------------------------------------------ plugins
 
 

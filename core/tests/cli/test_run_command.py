@@ -154,13 +154,6 @@ def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
     assert len(traces_of(other.root)) == 1
 
 
-def test_a_device_that_is_not_there(fib, dataset):
-    result = fib("run", "--local", dataset.root, "--device", "cuda:99")
-    assert result.exit_code == 4
-    assert "cuda:99" in result.stderr
-    assert "--device cpu" in result.stderr
-
-
 # --------------------------------------------------------------------------------------- disk
 
 

@@ -78,14 +78,6 @@ def test_several_layers(fib, maker, flags):
     assert {one["check"] for one in dataset["findings"]} == {"workloads", "solutions"}
 
 
-@pytest.mark.parametrize("flags", [["--layer", "tracks"], ["--checks", "layout,tracks"]])
-def test_an_unknown_layer(fib, maker, flags):
-    result = fib("validate", maker.sound().root, *flags)
-    assert result.exit_code == 2
-    assert "no check is called 'tracks'" in result.stderr
-    assert "layout, definition, workload, solution, trace" in result.stderr
-
-
 # ---------------------------------------------------------------------------- reports in files
 
 
@@ -105,33 +97,6 @@ def test_a_report_in_a_file_is_that_of_json(fib, maker, tmp_path):
     options = ("--outputs", "stdout,json", "--json", "--output-folder", elsewhere)
     assert fib("validate", maker.root, *options).stdout == before.stdout
     assert [one.name for one in elsewhere.iterdir()] == ["validation.json"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--outputs", "stdout,pdf"], "no output 'pdf'; allowed: stdout, json, html"),
-        (["--outputs", ""], "no output ''"),
-        (["--output-folder", "{}/new"], "for --outputs json and html"),
-        (["--outputs", "json", "--output-folder", "{}/file"], "{}/file is not a folder"),
-        (["--outputs", "json", "--output-folder", "{}/file/new"], "{}/file is not a folder"),
-    ],
-)
-def test_reports_that_cannot_be_written(fib, maker, tmp_path, flags, words):
-    (tmp_path / "file").write_text("mine")
-    flags = [one.format(tmp_path) for one in flags]
-    result = fib("validate", maker.sound().root, *flags)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words.format(tmp_path) in result.stderr
-    assert (tmp_path / "file").read_text() == "mine"
-    assert not (tmp_path / "new").exists()
-    assert not (maker.root / "reports").exists()
-
-
-def test_no_report_goes_into_a_shared_cache(fib):
-    result = fib("validate", "--hub", "--outputs", "json")
-    assert result.exit_code == 2
-    assert "--output-folder" in result.stderr
 
 
 @pytest.mark.plugin("datasets")

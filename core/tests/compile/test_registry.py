@@ -229,7 +229,7 @@ class TestCatalog:
         with pytest.raises(BuildCapabilityError) as caught:
             registry.build(definition, make_solution("# not A\n", name="s"))
         message = caught.value.message
-        assert "no builder takes solution 's': a (fib-test 1.0) declines it; " in message
+        assert "no builder accepts solution 's': a (fib-test 1.0) declines it; " in message
         assert "b (fib-test 1.0) cannot be used here: torch is not installed" in message
         assert "c (fib-test 1.0) is for cuda" in message
         assert caught.value.hint == "pip install torch"

@@ -83,7 +83,7 @@ def test_whatever_the_paths_nothing_is_written_elsewhere(tmp_path_factory, paths
     "paths", [["a.py", "a.py"], ["a.py", "./a.py"], ["a", "a/b"], ["a/b/c", "a/b"]]
 )
 def test_two_sources_cannot_have_one_place(tmp_path, paths):
-    with pytest.raises(UnsafePathError, match="is there already"):
+    with pytest.raises(UnsafePathError, match="already exists"):
         write_sources(tmp_path / "root", [source(path) for path in paths])
 
 

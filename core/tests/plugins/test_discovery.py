@@ -101,7 +101,7 @@ def test_a_plugin_that_asks_for_the_catalog_while_being_loaded_is_broken(place, 
     monkeypatch.setenv("FIB_PLUGINS", "fib_test_early")
     catalog = default_catalog()
     status = next(plugin for plugin in catalog.plugins if plugin.name == "fib_test_early")
-    assert "default_catalog() was called by a plugin that is just being loaded" in status.reason
+    assert "default_catalog() was called by a plugin that is still being loaded" in status.reason
     assert default_catalog() is catalog
 
 

@@ -57,7 +57,7 @@ def test_names_are_compared_in_lower_case_and_without_blanks(name):
 )
 @pytest.mark.parametrize("spec", [BuilderSpec, CommandSpec])
 def test_names_that_could_not_be_typed_are_refused(spec, name):
-    with pytest.raises(ValueError, match=f"{spec.__name__} .*: name may hold letters"):
+    with pytest.raises(ValueError, match=f"{spec.__name__} .*: a name may have letters"):
         make(spec, name=name)
 
 

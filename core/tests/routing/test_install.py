@@ -156,7 +156,7 @@ class TestFailures:
             f"{name}.gone": ("missing", f"{name} has no 'gone'"),
             f"{name}.shift": (
                 "mismatch",
-                "version mismatch: its signature cannot be judged: ZeroDivisionError: "
+                "version mismatch: its signature cannot be checked: ZeroDivisionError: "
                 "division by zero",
             ),
         }
@@ -211,7 +211,7 @@ class TestFailures:
         found = {s.adapter: (s.state, s.reason) for s in installation.statuses()}
         assert found == {
             "test.one": ("patched", ""),
-            "test.two": ("unwanted", "the adapter 'test.one' has it"),
+            "test.two": ("unwanted", "adapter 'test.one' already patches it"),
         }
         world.router.push(runtime("add"))
         lib.scale(1)
@@ -226,7 +226,7 @@ class TestFailures:
         original = lib.scale.__wrapped__
         lib.scale = mine = lambda x: x
         (status,) = installation.statuses()
-        assert "something else has been put" in status.reason
+        assert "something else has since replaced" in status.reason
         world.router.clear()
         assert lib.scale is mine
         (status,) = installation.statuses()

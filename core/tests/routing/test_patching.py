@@ -56,7 +56,7 @@ def user_of(world, lib, code="from {lib} import scale, Wrapper as Taken\n", name
 class TestResolve:
     @pytest.mark.parametrize("path", ["", "function", "a..b", "a.b()", ".a.b", "a:b"])
     def test_a_path_must_be_dotted(self, path):
-        with pytest.raises(ConfigError, match="is no dotted path"):
+        with pytest.raises(ConfigError, match="is not a dotted path"):
             PatchSpec(path, "function", "x")
 
     @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_gpu_has_the_name_that_the_driver_tells(gpus, device, expected):
 
 
 def test_a_gpu_that_is_not_there_is_named_with_those_that_are(gpus):
-    with pytest.raises(CapabilityError, match="no 'cuda:2'; there are cuda:0, cuda:1"):
+    with pytest.raises(CapabilityError, match="no device 'cuda:2'; available: cuda:0, cuda:1"):
         hardware_from_device("cuda:2")
 
 

@@ -17,6 +17,6 @@ def test_every_type_of_the_format_has_a_torch_type_and_back(dtype):
 
 @pytest.mark.parametrize("name", ["", "float", "Float32", "nn", "complex", "float8_e4m3", "int4"])
 def test_an_unknown_name_is_refused_with_the_known_ones(name):
-    with pytest.raises(DataError, match=r"known are .*bfloat16") as caught:
+    with pytest.raises(DataError, match=r"known: .*bfloat16") as caught:
         to_torch_dtype(name)
     assert repr(name) in str(caught.value)

@@ -132,7 +132,7 @@ class TestIncompleteWorkloads:
     def test_a_missing_input_is_named(self, make_definition, make_workload):
         workload = make_workload(make_definition())
         definition = make_definition({"x": matrix(), "w": matrix()})
-        with pytest.raises(DataError, match="nothing about input 'w'") as caught:
+        with pytest.raises(DataError, match="does not specify input 'w'") as caught:
             generate_inputs(definition, workload, seed=1, root=None)
         assert caught.value.field == "inputs.w"
 

@@ -65,7 +65,7 @@ def test_settings_are_replaced_only_if_asked() -> None:
     assert list(registry.per_definition) == ["a"], "all of them, or none"
     registry.register("a", TracingConfig(), override=True)
     assert registry.get("a") == TracingConfig()
-    with pytest.raises(ConfigError, match="no name"):
+    with pytest.raises(ConfigError, match="is not a definition name"):
         registry.register("", AXES_ONLY)
     with pytest.raises(ConfigError, match="TracingConfig, not dict"):
         registry.register("c", {})  # type: ignore[arg-type]

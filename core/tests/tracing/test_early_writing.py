@@ -151,7 +151,7 @@ def test_a_full_disk_that_is_freed(root: Any) -> None:
     process = start(root, freed + dedent(script))
     assert process.stdout.readline() == b"ready\n"
     told = process.stderr.readline()
-    assert b"3 workloads could not be written, and are tried again" in told
+    assert b"3 workloads could not be written, and will be retried" in told
     assert lines(root) == []
     process.send_signal(signal.SIGUSR1)
     until(lambda: lines(root) == [1, 2, 3])
@@ -171,7 +171,7 @@ def test_a_dataset_that_is_away_for_a_while(soon: Any, root: Any, caplog: Any) -
     tracing = TracingRuntime(root, TracingConfig())
     away = shutil.move(root, root.with_name("away"))
     tracing.collect(GEMM.name, gemm_inputs(1))
-    until(lambda: "tried again" in caplog.text)
+    until(lambda: "will be retried" in caplog.text)
     assert not root.exists()
     tracing.collect(GEMM.name, gemm_inputs(2))
     shutil.move(away, root)

@@ -134,7 +134,7 @@ def test_what_cannot_be_read_is_counted(root: Any, make: Any, caplog: Any) -> No
     tracing.collect(GEMM.name, (a, b))
     assert tracing.flush()["written"] == 1
     assert tracing.stats()["errors"] == 1
-    assert caplog.text.count("told once") == 1
+    assert caplog.text.count("reported once") == 1
 
 
 def test_memory_given_back_before_the_snapshot(root: Any) -> None:

@@ -220,7 +220,7 @@ def test_a_deleted_dataset_is_not_made_again(root, store):
     shutil.rmtree(root)
     added = store.add([calls.decode(2)])
     assert added.lost == 1
-    assert "no such dataset" in str(added.problem)
+    assert "does not exist" in str(added.problem)
     assert not root.exists()
     root.mkdir()
     assert store.add([calls.decode(3), calls.norm(2)]) == Added(2)

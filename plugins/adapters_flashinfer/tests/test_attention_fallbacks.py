@@ -79,7 +79,7 @@ PLAN = (
     (EVERY, "logits soft cap", {"logits_soft_cap": 30.0}),
     (EVERY, "position encoding", {"pos_encoding_mode": "ALIBI"}),
     (EVERY, "dtype of the output", {"o_data_type": torch.float16}),
-    (EVERY, "sm_scale is no number", {"sm_scale": torch.tensor(0.5)}),
+    (EVERY, "sm_scale is not a number", {"sm_scale": torch.tensor(0.5)}),
     (PREFILLS, "not causal", {"causal": False}),
     (PREFILLS, "custom mask", {"packed_custom_mask": torch.zeros(200, dtype=torch.uint8)}),
     (PREFILLS, "multi-item scoring", {"prefix_len_ptr": i32(1, 1, 1)}),

@@ -145,4 +145,4 @@ def test_the_table_and_names_of_nothing(listed):
     states = {row[0]: row[2] for row in rows}
     assert states["p1cli_lib.*"] == "waiting"
     assert states["p1cli_absent.f"] == "off"
-    assert "FIB_ADAPTERS names 'nobody', and there is no such adapter" in done.stderr
+    assert "FIB_ADAPTERS names 'nobody', but there is no such adapter" in done.stderr

@@ -169,7 +169,7 @@ class TestNorm:
 
     def test_a_name_that_no_template_makes_is_refused_at_once(self):
         other = solution("no_such_h32", NORM)
-        with pytest.raises(ConfigError, match="'no_such_h32' is not known, and cannot be made"):
+        with pytest.raises(ConfigError, match="'no_such_h32' is not known, and cannot be created"):
             enable_apply({"no_such_h32": other})
         assert router.active == ()
 
@@ -198,7 +198,7 @@ class TestNorm:
         with enable_apply({f"rmsnorm_h{H}": theirs}):
             torch.testing.assert_close(flashinfer.norm.rmsnorm(x, w), expected)
         assert not cpu_norm.calls
-        with pytest.raises(DataError, match=f"of definition 'rmsnorm_h{H}', not of 'other'"):
+        with pytest.raises(DataError, match=f"for definition 'rmsnorm_h{H}', not for 'other'"):
             enable_apply({"other": theirs})
 
     def test_flashinfer_s_own_trace_apply_keeps_the_functions_that_it_has(self, flashinfer):
@@ -351,7 +351,7 @@ class TestTemplates:
         code = f"def run(input):\n{self.SILU}    return y\n"
         with enable_apply({"silu_and_mul_h64": solution("silu_and_mul_h64", code)}):
             with pytest.raises(
-                ConfigError, match="input 'input' is of uint16, which no definition"
+                ConfigError, match="input 'input' has dtype uint16, which a definition"
             ):
                 flashinfer.silu_and_mul(torch.zeros(4, 64, dtype=torch.uint16))
             assert stats()["flashinfer.activation.silu_and_mul"]["error"] == 1

@@ -51,7 +51,7 @@ def test_all_but_a_few_are_routed_and_the_rest_say_why(adapter):
         print(f"  {path}: {reason}")
     assert len(specs) > 80
     assert len(reasons) <= 0.15 * len(specs)
-    stateful = [p for p, why in reasons.items() if why.startswith("its result depends on what its")]
+    stateful = [p for p, why in reasons.items() if why.startswith("its result depends on earlier")]
     in_place = [p for p, why in reasons.items() if "in place" in why]
     assert {*stateful, *in_place} == {*reasons}
     assert all(path.rpartition(".")[2] in ("run", "plan") for path in stateful)

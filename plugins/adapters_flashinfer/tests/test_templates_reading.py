@@ -51,9 +51,9 @@ UNSUPPORTED = {
     "returns 2 values": (_two, [template()]),
     "how many of its outputs": (_either, [template(outputs=PAIR)]),
     "takes no output": (_filled, [template()]),
-    "depends on what its object": (_Wrapper.run, [template()]),
+    "depends on earlier calls": (_Wrapper.run, [template()]),
     "several templates": (fakes.scale, [template(), template("other")]),
-    "input 'w' is no parameter": (fakes.scale, [template(inputs={"w": Tensor(ROWS)})]),
+    "input 'w' is not a parameter": (fakes.scale, [template(inputs={"w": Tensor(ROWS)})]),
     "goes into 'nowhere'": (fakes.scale, [template(outputs={"y": Tensor(ROWS, param="nowhere")})]),
     "two outputs go into 'out'": (
         fakes.scale,

@@ -71,7 +71,7 @@ class TestFlags:
     def test_cuda_of_another_release(self, plan, make_solution, monkeypatch, cuda_torch):
         other = installation.TorchInstallation(cuda_torch.root, "2.4", "9.2", True, "c++17")
         monkeypatch.setattr(recipe, "find_torch", lambda: other)
-        with pytest.raises(CapabilityError, match=r"nvcc \S+ does not go with torch 2.4"):
+        with pytest.raises(CapabilityError, match=r"nvcc \S+ does not match torch 2.4"):
             plan(make_solution("stable.cu", language="cuda"))
 
     def test_a_cpp_solution_that_includes_cuda(self, plan, make_solution, cuda_torch):

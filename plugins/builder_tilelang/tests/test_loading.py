@@ -75,4 +75,4 @@ def test_an_installation_that_is_broken(tmp_path, in_child):
     printed = in_child(code, PYTHONPATH=str(tmp_path))
     assert printed.count("cannot be imported: ValueError: registered twice") == 2
     assert printed.count("CapabilityError tilelang ") == 2
-    assert "hint: python -c 'import tilelang' shows the whole error" in printed
+    assert "hint: python -c 'import tilelang' shows the full error" in printed

@@ -42,7 +42,7 @@ class TestCompiling:
     @pytest.mark.parametrize("flags", [["-o", "elsewhere.so"], ["--version"]])
     def test_flags_that_leave_no_library(self, refused, make_solution, flags):
         error = refused(make_solution(options={"ldflags": flags}))
-        assert "left no library" in error.message
+        assert "produced no library" in error.message
         assert "ldflags" in error.hint
 
 

@@ -139,5 +139,5 @@ class TestBuildersThatErr:
                 (folder.parent / "outside.so").write_text("x")
                 return library
 
-        with pytest.raises(BuildError, match="left no library"):
+        with pytest.raises(BuildError, match="produced no library"):
             Erring().compile(c.definition(), c.solution())

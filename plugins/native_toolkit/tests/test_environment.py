@@ -38,7 +38,7 @@ def test_the_variable_goes_first(monkeypatch):
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a;10.0 12.0+PTX,8.9")
     assert environment.cuda_architectures() == ("9.0a", "10.0", "12.0+PTX", "8.9")
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a sm_90")
-    with pytest.raises(ValueError, match="'sm_90' is no compute capability"):
+    with pytest.raises(ValueError, match="'sm_90' is not a compute capability"):
         environment.cuda_architectures()
 
 

@@ -146,7 +146,7 @@ class TestFailures:
 
     def test_a_device_that_has_gone_ends_it(self, device):
         device.gone = True
-        with pytest.raises(TimingError, match="cuda:0 does not answer any more") as caught:
+        with pytest.raises(TimingError, match="cuda:0 stopped responding") as caught:
             check(device, Failing(device, "bad"), Stopwatch(device))
         assert "CUDA error: device lost" in caught.value.message
         assert "and more" not in caught.value.message

@@ -147,7 +147,6 @@ class TestCheck:
         ("name", "text"),
         [
             ("broken", "no cable"),
-            ("absent", "No timer 'absent'"),
             ("wrong", "'wrong' is for cuda, not for 'cpu'"),
         ],
     )

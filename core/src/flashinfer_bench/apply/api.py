@@ -201,7 +201,7 @@ def enable_apply(
     if isinstance(dataset_path, Mapping) or folder is not None:
         if device is not None:
             raise ConfigError(
-                f"device={device!r} is for a dataset: a mapping goes by the tensors of each call",
+                f"device={device!r} is for datasets: a mapping uses the tensors of each call",
                 hint="leave it out",
             )
         from flashinfer_bench.apply.mapping import enable_mapping
@@ -210,14 +210,14 @@ def enable_apply(
         return enable_mapping(mapping, apply_config, dataset=dataset)
     if dataset is not None:
         raise ConfigError(
-            "dataset= has the definitions of a mapping, and there is none",
-            hint="give a mapping from definitions to solutions, or the dataset itself in first "
-            "place",
+            "dataset= supplies the definitions of a mapping, and no mapping was given",
+            hint="give a mapping from definitions to solutions, or pass the dataset itself "
+            "as the first argument",
         )
     if dataset_path is None and not (dataset_named or env.dataset_path().is_dir()):
         from flashinfer_bench.apply.mapping import MappingRuntime, WrappedCount
 
-        logger.info("apply: nothing is configured, and so nothing enabled")
+        logger.info("apply: nothing is configured, so nothing is enabled")
         return WrappedCount(MappingRuntime({}, {}))
     return ApplyRuntime(dataset_path, apply_config, device=device).start()
 

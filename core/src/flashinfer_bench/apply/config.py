@@ -37,11 +37,11 @@ class ApplyConfig:
         ``"use_def_best"`` the solution that is best over all recorded sizes, ``"nearest"`` the
         winner of the nearest recorded size within `nearest_ratio`.
     shadow_calls : int
-        The first so many calls of an entry run the original as well, and are compared.
+        This many first calls of an entry also run the original, and are compared.
     shadow_share : float
         Share of later calls that are compared as well, in [0, 1].
     max_failures : int
-        An entry that has failed so often is not used any more; at least 1.
+        An entry is no longer used after this many failures; at least 1.
     strict : bool
         Whether a solution that cannot be built or run raises, instead of falling back.
     nearest_ratio : float
@@ -66,10 +66,10 @@ class ApplyConfig:
     def __post_init__(self) -> None:
         for name in ("max_atol", "max_rtol"):
             if getattr(self, name) is not None:
-                self._number(name, least=0.0, most=math.inf, wanted="a number from 0 on, or None")
+                self._number(name, least=0.0, most=math.inf, wanted="a number, 0 or more, or None")
         for name in ("aot_ratio", "shadow_share"):
             self._number(name, least=0.0, most=1.0, wanted="a number from 0 to 1")
-        self._number("nearest_ratio", least=1.0, most=math.inf, wanted="a number from 1 on")
+        self._number("nearest_ratio", least=1.0, most=math.inf, wanted="a number, 1 or more")
         self._count("shadow_calls", least=0)
         self._count("max_failures", least=1)
         if type(self.strict) is not bool:
@@ -86,7 +86,7 @@ class ApplyConfig:
     def _count(self, name: str, *, least: int) -> None:
         value = getattr(self, name)
         if type(value) is not int or value < least:
-            raise _refusal(name, value, f"a whole number from {least} on")
+            raise _refusal(name, value, f"a whole number, {least} or more")
 
 
 def _refusal(name: str, value: Any, wanted: str) -> ConfigError:
@@ -99,7 +99,7 @@ class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
     Parameters
     ----------
     default : ApplyConfig, optional
-        For definitions without settings of their own; by default nothing is applied to those.
+        For definitions without their own settings; by default nothing is applied to those.
     per_definition : mapping of str to ApplyConfig, optional
         By name of the definition.
 
@@ -144,5 +144,5 @@ _default = ApplyConfigRegistry(ApplyConfig())
 
 
 def get_default_registry() -> ApplyConfigRegistry:
-    """Return the settings that hold where none are given; whoever registers there changes them."""
+    """Return the settings used by default; registering there changes them."""
     return _default

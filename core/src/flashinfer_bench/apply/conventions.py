@@ -439,12 +439,12 @@ class Convention:
         wanted = tuple(range(len(results))) if wanted is None else wanted
         least = 1 + max((*wanted, *buffers), default=-1)
         if len(results) < least:
-            raise self._error(f"got {len(results)} outputs, but the call wants {least}")
+            raise self._error(f"got {len(results)} outputs, but the call expects {least}")
         if self._returns.kind == "none" and self._layout is None and len(results) > len(buffers):
             raise self._error(
                 f"got {len(results)} outputs for {len(buffers)} buffers, and it returns None",
                 hint="have the solution write into its inputs and return None, or give the "
-                "definition, whose outputs name by `param` the inputs that they are written into",
+                "definition, whose outputs name the inputs that they are written into (`param`)",
             )
         for index, buffer in buffers.items():
             is_number = isinstance(results[index], (bool, int, float)) and buffer.dim() == 0
@@ -482,7 +482,7 @@ class Convention:
     def _error(self, problem: str, *, hint: str = "") -> DataError:
         return DataError(
             f"{self._where}: {problem}",
-            hint=hint or "correct the solution, or take the definition out of the mapping",
+            hint=hint or "correct the solution, or remove the definition from the mapping",
         )
 
 
@@ -503,7 +503,7 @@ def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
         name = spec.param if spec.param in called else by_parameter.get(spec.param)
         if name is None:
             raise ConfigError(
-                f"output '{output}' is written back into '{spec.param}', which is no input",
+                f"output '{output}' is written back into '{spec.param}', which is not an input",
                 hint=f"inputs of the definition are {', '.join(called)}",
             )
         if name in found.values():

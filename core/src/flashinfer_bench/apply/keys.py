@@ -78,7 +78,7 @@ class ApplyKey:
 def _pair(pair: Any) -> tuple[str, Any]:
     name, value = pair
     if not isinstance(name, str) or not isinstance(value, (str, int, float, bool, type(None))):
-        raise TypeError(f"{pair!r} is no name with a plain value")
+        raise TypeError(f"{pair!r} is not a name with a plain value")
     return name, value
 
 
@@ -154,7 +154,7 @@ class ApplyKeyBuilder(ABC):
         Raises
         ------
         DataError
-            If it is no workload of the definition.
+            If it is not a workload of the definition.
         """
 
     @abstractmethod
@@ -230,7 +230,7 @@ class ApplyKeyBuilder(ABC):
             if shape is None or len(shape) <= dimension:
                 found = type(args[index]).__name__ if shape is None else list(shape)
                 raise DataError(f"{place} has no dimension {dimension} ({axis}): {found}")
-        raise DataError(f"these are no inputs of {self.definition.name!r}")
+        raise DataError(f"these are not inputs of {self.definition.name!r}")
 
 
 # Whatever the key of a call, or of a recorded one, goes through.
@@ -335,7 +335,7 @@ class ApplyKeyFactory:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's class
                 path = f"{candidate.__module__}:{candidate.__qualname__}"
                 cls._warn(
-                    f"key builder {path} cannot be made for definition {defn.name!r}: "
+                    f"key builder {path} cannot be created for definition {defn.name!r}: "
                     f"{type(error).__name__}: {error}"
                 )
         return AxesOnlyKeyBuilder(defn)
@@ -360,8 +360,8 @@ class ApplyKeyFactory:
                 yield loaded
             else:
                 cls._warn(
-                    f"The {entry.label} of {entry.origin} is not used: {entry.spec.factory} is no "
-                    "subclass of flashinfer_bench.apply.ApplyKeyBuilder"
+                    f"The {entry.label} of {entry.origin} is not used: {entry.spec.factory} is not "
+                    "a subclass of flashinfer_bench.apply.ApplyKeyBuilder"
                 )
         family = default_catalog().family_of(wanted)
         if family is not None and family.spec.key_axes:

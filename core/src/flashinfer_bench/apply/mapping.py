@@ -129,8 +129,7 @@ class Candidate:
             raise ConfigError(
                 f"{self.name}{signature} cannot be called with the inputs of definition "
                 f"'{definition.name}' ({', '.join(definition.inputs)}): {error}",
-                hint="name its parameters as the definition names the inputs; further ones need a "
-                "default",
+                hint="name its parameters as the definition names the inputs; others need defaults",
             ) from None
 
 
@@ -146,7 +145,7 @@ def _candidate(name: Any, value: Any) -> Candidate:
     from flashinfer_bench.data.json_codec import decode
 
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"{name!r} is no name of a definition; the keys of a mapping are names")
+        raise ConfigError(f"{name!r} is not a definition name; the keys of a mapping are names")
     path = Path(value) if isinstance(value, (str, os.PathLike)) else None
     solution = value if path is None else _read_solution(path)
     if all(hasattr(value, field) for field in ("to_dict", "definition", "spec", "sources")):
@@ -154,18 +153,18 @@ def _candidate(name: Any, value: Any) -> Candidate:
     if isinstance(solution, Solution):
         if solution.definition != name:
             raise DataError(
-                f"solution '{solution.name}' is one of definition '{solution.definition}', "
-                f"not of '{name}'",
+                f"solution '{solution.name}' is for definition '{solution.definition}', "
+                f"not for '{name}'",
                 path=path,
                 field="definition",
-                hint=f"put it under '{solution.definition}', or take one of '{name}'",
+                hint=f"put it under '{solution.definition}', or give one for '{name}'",
             )
         return Candidate(name, solution=solution)
     if not callable(value):
         raise ConfigError(f"the solution of '{name}' is a {type(value).__name__}; give {_ALLOWED}")
     if returns_later(value):
         raise ConfigError(
-            f"the solution of '{name}' returns a coroutine or a generator, and no outputs",
+            f"the solution of '{name}' returns a coroutine or a generator, not outputs",
             hint=f"give {_ALLOWED} that returns the outputs",
         )
     return Candidate(name, function=value)
@@ -190,7 +189,7 @@ def _read_folder(folder: Path) -> dict[str, Candidate]:
     root = folder.expanduser() / layout.SOLUTIONS
     if not root.is_dir():
         raise DatasetNotFoundError(
-            f"{root} is no folder",
+            f"{root} is not a folder",
             hint="put the chosen solutions, one for each definition, into a folder 'solutions'",
         )
     found: dict[str, Candidate] = {}
@@ -200,10 +199,10 @@ def _read_folder(folder: Path) -> dict[str, Candidate]:
         name = solution.definition
         if paths.setdefault(name, path) is not path:
             raise DuplicateNameError(
-                f"there is another solution for definition '{name}': {paths[name]}",
+                f"definition '{name}' already has a solution: {paths[name]}",
                 path=path,
                 field="definition",
-                hint="remove one of the two: there is one solution for each definition",
+                hint="remove one of the two: a definition has one solution",
             )
         found[name] = Candidate(name, solution=solution)
     if not found:
@@ -312,7 +311,7 @@ class MappingRuntime(BaseRuntime):
             if None in problems.values() or (not problems and "waiting" in states):
                 continue
             reasons = [f"{label}: {problem}" for label, problem in problems.items()]
-            reason = "; ".join(reasons) or "no function that adapters route can be of that name"
+            reason = "; ".join(reasons) or "no function that adapters route can have that name"
             raise _not_known(candidate, reason)
 
     def __enter__(self) -> MappingRuntime:
@@ -331,7 +330,7 @@ class MappingRuntime(BaseRuntime):
             if name not in self._called and not any(point.takes(name) for point in refused)
         ]
         if never:
-            logger.warning("apply: there was no call of %s while it was mapped", ", ".join(never))
+            logger.warning("apply: no call of %s was seen while it was mapped", ", ".join(never))
 
     def refused(self, label: str, reason: str) -> None:
         """Count a call of a library's function that its adapter says is none of a definition."""
@@ -419,7 +418,7 @@ class MappingRuntime(BaseRuntime):
             counters.miss(reason)
             counters.fallback()
             if fallback is None:
-                why = f"the call is not what its solution is for ({reason})"
+                why = f"its solution does not handle this call ({reason})"
                 raise RuntimeError(no_fallback(name, why))
             return fallback(*args, **(kwargs or {}))
 
@@ -431,7 +430,7 @@ class MappingRuntime(BaseRuntime):
         if candidate.function is not None or name in self._definitions:
             return args
         if not hasattr(fallback, "define"):
-            raise _not_known(candidate, "of a decorated function, or a single call, none is made")
+            raise _not_known(candidate, "none is made for a decorated function or a single call")
         try:
             made = fallback.define()
         except ConfigError as error:
@@ -459,8 +458,8 @@ class MappingRuntime(BaseRuntime):
 def _not_known(candidate: Candidate, reason: str) -> ConfigError:
     return ConfigError(
         f"solution '{candidate.name}' cannot be built: its definition '{candidate.definition}' is "
-        f"not known, and cannot be made ({reason})",
-        hint="name a dataset with it by dataset= or FIB_DATASET_PATH, or give a callable",
+        f"not known, and cannot be created ({reason})",
+        hint="name a dataset that has it (dataset= or FIB_DATASET_PATH), or give a callable",
     )
 
 

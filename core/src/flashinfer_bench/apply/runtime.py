@@ -92,8 +92,8 @@ def set_runtime(rt: Any) -> None:
     if rt is not None and not all(callable(getattr(rt, name, None)) for name in wanted):
         if not callable(getattr(rt, "dispatch", None)):
             raise ConfigError(
-                f"{type(rt).__name__} is no runtime of apply: it has no dispatch",
-                hint="make an ApplyRuntime, or call enable_apply",
+                f"{type(rt).__name__} is not an apply runtime: it has no dispatch method",
+                hint="create an ApplyRuntime, or call enable_apply",
             )
         made = _Dispatching(rt)
     router.clear()
@@ -202,7 +202,7 @@ def make_call(
             tell_once(told, error)
             name = None
         if not isinstance(name, str) and fallback is None:
-            told = f"the resolver {label_of(target)} names no definition but returns {name!r}"
+            told = f"the resolver {label_of(target)} returned {name!r}, not a definition name"
             raise RuntimeError(f"{told}, and no fallback is given")
     call = find(str(name)) if isinstance(name, str) else None
     if call is not None:
@@ -284,7 +284,7 @@ class BaseRuntime(Runtime):
         kwargs : mapping, optional
             Arguments by the names of the definition.
         fallback : callable, optional
-            Called with the very arguments if there is nothing to substitute.
+            Called with the same arguments if there is nothing to substitute.
 
         Raises
         ------
@@ -432,7 +432,7 @@ class ApplyRuntime(BaseRuntime):
         return {name: each.snapshot() for name, each in sorted(dict(self._counters).items())}
 
     def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> dict[str, Any]:
-        """Return who is chosen for a definition, and why the others are not.
+        """Return which solutions are chosen for a definition, and why others are not.
 
         The dataset is read anew for that.
 
@@ -733,7 +733,7 @@ class Builds:
         wanted = dict.fromkeys(names)
         if jobs is not None and (type(jobs) is not int or jobs < 1):
             raise ConfigError(
-                f"jobs={jobs!r} is not allowed; give a whole number from 1 on, or None"
+                f"jobs={jobs!r} is not allowed; give a whole number, 1 or more, or None"
             )
         if jobs is None and len(wanted) > 1:
             from flashinfer_bench.bench.pool import default_jobs

@@ -1,4 +1,4 @@
-"""Tables: for each definition and key the solution to take.
+"""Tables: the solution to use for each definition and key.
 
 A table is made from the index of the dataset's traces, which is kept on disk and brought up to
 date by what was appended; see `flashinfer_bench.data.index`.
@@ -137,7 +137,7 @@ class Place(NamedTuple):
             then, now = recorded.get(library, ""), self.versions.get(library, "")
             series = _series_of(then), _series_of(now)
             if None not in series and series[0] != series[1]:
-                return f"recorded with {library} {then}, and here is {now}"
+                return f"recorded with {library} {then}; this machine has {now}"
         return None
 
 
@@ -218,7 +218,7 @@ def run_problem(run: RunRow, limits: Limits) -> Optional[Reason]:
     if not run.passed or latency is None or absolute is None or relative is None:
         return Reason("status", run.status.value)
     if not 0.0 < latency < math.inf:
-        return Reason("latency", f"a latency of {latency:g} ms is no measurement")
+        return Reason("latency", f"a latency of {latency:g} ms is not a measurement")
     matched, integrity = (None, None) if run.note is None else json.loads(run.note)
     problem = integrity_problem(integrity, latency)
     if problem is not None:
@@ -357,8 +357,8 @@ def best_of_all(
 
 _INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
 _INCORRECT_ELSEWHERE = Reason("incorrect", "incorrect in another run")
-_UNWANTED = Reason("settings", "the settings are those of other definitions alone")
-_STALE = Reason("stale", "recorded with another content of the solution")
+_UNWANTED = Reason("settings", "the settings belong to other definitions")
+_STALE = Reason("stale", "recorded with a different version of the solution")
 
 
 @dataclass
@@ -496,7 +496,7 @@ def _refusal(
         return Reason("definition", f"there is no definition {definition!r}")
     solution = source.solutions.get(name)
     if solution is None:
-        return Reason("solution", "there is no solution of this name")
+        return Reason("solution", "no solution has this name")
     if solution.definition != definition:
         return Reason("solution", f"the solution is for definition {solution.definition!r}")
     # Other writers of the format name a CPU without its cores.
@@ -507,7 +507,7 @@ def _refusal(
     # this one; that record is better evidence than their author's intention.
     targets = {target.strip().lower() for target in solution.spec.target_hardware}
     if targets == {"cpu"} and place.kind != "cpu":
-        return Reason("target", "written for the CPU alone (target_hardware)")
+        return Reason("target", "targets only the CPU (target_hardware)")
     text = place.toolchain_problem(str(solution.spec.language), origin.libs)
     return None if text is None else Reason("toolchain", text)
 
@@ -681,5 +681,5 @@ def unknown(kind: str, name: str, known: Collection[str]) -> UnknownNameError:
     """Make the error for a name that does not exist, with names that are like it."""
     near = get_close_matches(name, known, n=3)
     some = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
-    hint = f"did you mean {', '.join(near)}?" if near else f"there are: {some or 'none at all'}"
+    hint = f"did you mean {', '.join(near)}?" if near else f"available {kind}s: {some or 'none'}"
     return UnknownNameError(f"no {kind} is called {name!r}", hint=hint, unknown=(name,))

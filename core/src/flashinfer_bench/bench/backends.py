@@ -44,7 +44,7 @@ def choose_devices(device: Optional[str]) -> list[str]:
     if name not in available:
         there = ", ".join(available) or "no CUDA device"
         raise CapabilityError(
-            f"device {device!r} is not there; this machine has {there}",
+            f"there is no device {device!r}; this machine has {there}",
             hint="use --device cpu, or check the driver and CUDA_VISIBLE_DEVICES",
         )
     return [name]

@@ -47,7 +47,7 @@ class Benchmark:
     log_level : str
         Least severe level that ``flashinfer_bench.bench`` logs; `config` stands over it.
     observers : sequence of RunObserver
-        Are told what happens.
+        Are notified of what happens.
     catalog : Catalog, optional
         Where builders, timers, evaluators and executors come from; by default all installed ones.
 
@@ -56,7 +56,7 @@ class Benchmark:
     config : BenchmarkConfig
         The settings of `run_all`.
     observers : sequence of RunObserver
-        Are told what happens in the next run.
+        Are notified of what happens in the next run.
 
     Examples
     --------
@@ -334,9 +334,9 @@ class Scheduler:
                         self._in_hand -= 1
                         self._changed.notify_all()
         except RunInterrupted:
-            logger.debug("%s: broken off", runner.device)
+            logger.debug("%s: interrupted", runner.device)
         except errors.RunnerFatalError as error:
-            logger.error("%s is given up: %s", runner.device, error)
+            logger.error("giving up on %s: %s", runner.device, error)
             self._lost = error
         finally:
             runner.close()
@@ -412,7 +412,7 @@ class RunRecord:
         self._tell("started", plan.total)
         self.hook.fib_run_started(run=self)
         if plan.resumed:
-            logger.info("%d evaluations are decided already", plan.resumed)
+            logger.info("%d evaluations already have a result", plan.resumed)
         try:
             with closing(ahead):
                 if plan.builds:

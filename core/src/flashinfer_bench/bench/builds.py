@@ -1,4 +1,4 @@
-"""Building many solutions, each in a process of its own, several at a time.
+"""Building many solutions, each in a separate process, several at a time.
 
 What compilers leave on disk is loaded by the process that evaluates the solution. While a GPU times
 one solution, the cores of the host compile others. On the CPU that would disturb the clock: there
@@ -108,7 +108,7 @@ def outcome_of(build: Build, **details: Any) -> BuildOutcome:
 
 @dataclass(eq=False)
 class BuildAhead:
-    """Builds solutions in processes of their own while, or before, others are evaluated.
+    """Builds solutions in separate processes while, or before, others are evaluated.
 
     Runners of several devices may share one. What is asked here may come from any thread.
 
@@ -216,7 +216,7 @@ class BuildAhead:
         try:
             return self.compile(build)
         except RunnerFatalError as error:
-            logger.warning("%s is not compiled ahead: %s", build.solution.name, error)
+            logger.warning("%s was not compiled in advance: %s", build.solution.name, error)
             return None
 
     def compile(self, build: Build) -> BuildOutcome:

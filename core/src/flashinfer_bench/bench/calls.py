@@ -1,4 +1,4 @@
-"""Timed calls: each an exchange of its own, in batches, and what they say together."""
+"""Timed calls: each a separate exchange, in batches, and their combined result."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def find_impossible(calls: Sequence[TimedCall], shortest_ms: float = SHORTEST_MS
     if latency < SHORTEST_MS:
         return f"the timer {calls[0].timer!r} cannot tell the latency from zero"
     if latency < shortest_ms:
-        return f"a latency of {latency:g} ms; a call of nothing takes {shortest_ms:g} ms at least"
+        return f"a latency of {latency:g} ms; an empty call takes at least {shortest_ms:g} ms"
     return None
 
 
@@ -368,7 +368,7 @@ def measurement_of(taken: Taken) -> Measurement:
     if enqueued_ms > median(call.sample_ms for call in calls):
         notes.append(f"the host takes {enqueued_ms:.3g} ms to enqueue a call: longer than it runs")
     if taken.ending == "max_seconds":
-        notes.append(f"the time for timing was over after {whole} timed calls")
+        notes.append(f"time for timing ran out after {whole} timed calls")
     return Measurement(
         # As they are stored, so that the latency can be recomputed from the trace.
         samples_ms=rounded(min(call.sample_ms, _LONGEST_MS) for call in calls),

@@ -39,7 +39,7 @@ _DEVICE = re.compile(r"[a-z]+(:\d+)?", re.ASCII)
 
 
 class TimingSettings(BaseModel):
-    """Settings that can differ between definitions, as they hold if nobody sets them.
+    """Settings that can differ between definitions, with their defaults.
 
     It knows no other keys than its fields, and raises `ConfigError`.
 
@@ -139,7 +139,7 @@ def _told(cls: type[BaseModel], item: ErrorDetails) -> tuple[str, Optional[str]]
         reason = item["msg"].removeprefix("Value error, ")
         return f"{path}: {reason} (got {item['input']!r})", None
     name = str(item["loc"][-1])
-    return f"{path}: there is no such setting", stopping.nearest(name, cls.model_fields)
+    return f"{path}: no such setting", stopping.nearest(name, cls.model_fields)
 
 
 #: The settings that can differ between definitions, but for dictionaries.
@@ -178,7 +178,7 @@ class EvalConfig(TimingSettings):
     interleave_reference : bool, optional
         Whether the reference is timed in turn with the solution that it is compared with.
     tolerance : str, optional
-        What `rtol` and `atol` are where nobody sets them: ``fixed``, 0.01 for all outputs, or
+        The `rtol` and `atol` of outputs for which none is set: ``fixed``, 0.01 for all outputs, or
         ``dtype``, what suits the dtypes of the definition (see `default_tolerance`).
     rtol, atol : float, optional
         An element passes if its relative error is at most `rtol` **or** its absolute error at most
@@ -220,7 +220,7 @@ class ResolvedEvalConfig(TimingSettings):
     tolerances : dict of str to Tolerance
         By output, over the three above. Evaluators ask `tolerance_of`.
     atol_by_dtype, rtol_by_dtype : frozenset of str
-        Outputs whose `atol`, or `rtol`, nobody has set. If `tolerance` is ``dtype``, it suits their
+        Outputs whose `atol`, or `rtol`, is not set. If `tolerance` is ``dtype``, it suits their
         dtype, but not yet their scale.
     scaled_atol : dict of str to float
         By output, the absolute tolerance that suits its scale, where ``dtype`` would be held to
@@ -320,7 +320,7 @@ class BenchmarkConfig(TimingSettings):
         Name of the way in which solutions are measured: ``basic``, ``verified``, or a plugin's;
         None takes the best that is installed.
     trust : str
-        ``full``: every timed call has values and addresses of its own, some are checked, and the
+        ``full``: every timed call has its own values and addresses, some are checked, and the
         judge's own clock and what the device can do are held against each latency. ``off``: none of
         that, for solutions that are known not to cheat.
     sandbox : str
@@ -374,9 +374,9 @@ class BenchmarkConfig(TimingSettings):
     def _device_name(cls, value: Optional[str]) -> Optional[str]:
         names = value.split(",") if value is not None else []
         if not all(map(_DEVICE.fullmatch, names)):
-            raise ValueError("a device is written cpu, cuda or cuda:N; several with commas between")
+            raise ValueError("a device is cpu, cuda or cuda:N; separate several with commas")
         if any(name.startswith("cpu:") for name in names):
-            raise ValueError("the CPU is one device, without a number: write cpu")
+            raise ValueError("the CPU has no device number: write cpu")
         return value
 
     @classmethod
@@ -438,7 +438,7 @@ class BenchmarkConfig(TimingSettings):
         settings of its op family, `op_type_config`, the definition's own tolerance,
         `definition_config`, the workload's own tolerance, and the explicit values. ``extra`` is
         merged key by key, as are the ``stop_params`` of one rule; everything else is replaced.
-        Where nobody has set `atol` or `rtol`, `tolerance` says what it is.
+        Where `atol` or `rtol` is not set, `tolerance` decides it.
 
         Parameters
         ----------

@@ -78,5 +78,5 @@ def pick_sandbox(
                 continue
             if isinstance(made, SandboxMethod):
                 return made
-            tell(f"sandbox {entry.name!r} of {entry.origin}: {made!r} is no SandboxMethod")
+            tell(f"sandbox {entry.name!r} of {entry.origin}: {made!r} is not a SandboxMethod")
     return None

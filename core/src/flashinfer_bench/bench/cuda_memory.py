@@ -52,7 +52,7 @@ def _call(name: str, *arguments: Any) -> None:
     try:
         function = getattr(_driver(), name)
     except AttributeError:
-        raise CapabilityError(f"this CUDA driver has no {name}", hint="update it") from None
+        raise CapabilityError(f"this CUDA driver has no {name}", hint="update the driver") from None
     code = function(*arguments)
     if code:
         text = ctypes.c_char_p()

@@ -198,7 +198,7 @@ class Report:
         return self._evaluation(check.status, check.message, correctness=correctness)
 
     def refused(self, reason: str, *, transient: bool = False) -> Evaluation:
-        """Return the evaluation of a solution that is not believed, or could not be judged."""
+        """Return the evaluation of a solution that is rejected, or could not be judged."""
         return self._evaluation(EvaluationStatus.RUNTIME_ERROR, reason, transient=transient)
 
     def passed(
@@ -311,7 +311,7 @@ class Report:
             try:
                 own = Provenance(**{**dict(own), **told, **known})
             except (ValueError, TypeError) as error:  # names no field of the right type
-                logger.warning("what a plugin tells of an evaluation is not recorded: %s", error)
+                logger.warning("a plugin's notes on an evaluation were not recorded: %s", error)
         return own
 
 
@@ -346,7 +346,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 class NotEvaluated(RunnerError):
-    """There is no verdict on a solution, because this machine lacks what its build needs."""
+    """A solution has no status, because this machine lacks what its build needs."""
 
 
 class EvaluatorFailed(RunnerError):

@@ -71,12 +71,12 @@ def device_lock(device: str, give_up: Callable[[], bool] = lambda: False) -> Ite
             while (descriptor := lock_file(folder, name)) < 0 and not give_up():
                 time.sleep(_POLL_S)
                 if not noticed and time.monotonic() - began > _NOTICE_AFTER_S:
-                    logger.info("waiting for %s: another process measures there", device)
+                    logger.info("waiting for %s: another process is measuring on it", device)
                     noticed = True
     except OSError as error:
         raise RunnerFatalError(
             f"cannot lock {device}: {name}: {error}",
-            hint="set FIB_LOCK_PATH to a folder that can be written",
+            hint="set FIB_LOCK_PATH to a writable folder",
         ) from error
     try:
         yield descriptor >= 0
@@ -105,7 +105,7 @@ def lock_file(folder: int, name: str) -> int:
     OSError
         If the file can neither be opened nor made, or is not a regular one.
     """
-    problem = OSError(errno.EBUSY, "is removed again and again")
+    problem = OSError(errno.EBUSY, "keeps being removed")
     for _ in range(_ATTEMPTS):
         try:
             descriptor = _open(folder, name)
@@ -213,8 +213,8 @@ def _open_common(folder: Path) -> int:
 @cache  # so that it is told once
 def _tell(problem: str, instead: str) -> None:
     logger.warning(
-        "other users' measurements on the same devices are not excluded: %s; locks are in %s. "
-        "Set FIB_LOCK_PATH to a folder that all of them use.",
+        "measurements by other users on the same devices are not locked out: %s; locks are in %s. "
+        "Set FIB_LOCK_PATH to a folder that all users share.",
         problem,
         instead,
     )

@@ -1,6 +1,6 @@
-"""How solutions are measured, and what they are held against: the reference of a workload.
+"""How solutions are measured, and what they are compared with: the reference of a workload.
 
-The seam between the benchmark loop and who checks and times is `MeasurementMethod`.
+The seam between the benchmark loop and what checks and times is `MeasurementMethod`.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class MeasurementMethod(ABC):
 
     @abstractmethod
     def prepare(self, session: Session, task: Task) -> DeviceBaseline:
-        """Make the inputs of a workload and run the reference on them, in a process of its own.
+        """Make the inputs of a workload and run the reference on them, in a separate process.
 
         Parameters
         ----------
@@ -296,9 +296,9 @@ class MeasurementMethod(ABC):
 
 
 class BasicMeasurement(MeasurementMethod):
-    """Checks a solution's outputs, then times it, and believes the clock of its process.
+    """Checks a solution's outputs, then times it, and trusts the clock of its process.
 
-    Its numbers hold for solutions that nobody has a reason to distrust. Reports and apply say of
+    Its numbers are meaningful only for trusted solutions. Reports and apply say of
     them that they were not verified.
     """
 
@@ -308,7 +308,7 @@ class BasicMeasurement(MeasurementMethod):
         """Refuse what only the verified measurement can do."""
         if config.lock_clocks_mhz is not None:
             raise CapabilityError(
-                "lock_clocks_mhz: the basic measurement does not hold clocks",
+                "lock_clocks_mhz: the basic measurement does not lock clocks",
                 hint=f"leave it out, or {install_hint('fib-judge')}",
             )
         return super().running(config)

@@ -1,4 +1,4 @@
-"""Memory that the judge makes and a candidate maps: a page of words, and room for tensors.
+"""Memory that the judge creates and a worker maps: a page of words, and room for tensors.
 
 The judge writes inputs there and reads outputs itself. On the CPU it is shared memory, on a CUDA
 device an allocation of the driver's whose descriptor is handed over. A descriptor is all that the
@@ -116,8 +116,8 @@ def _shared_file(nbytes: int) -> int:
 
 def _refused(nbytes: int, error: OSError) -> CapabilityError:
     return CapabilityError(
-        f"{nbytes / 2**20:.1f} MiB of shared memory cannot be had: {error.strerror}",
-        hint="free some memory, or leave this workload out",
+        f"cannot allocate {nbytes / 2**20:.1f} MiB of shared memory: {error.strerror}",
+        hint="free some memory, or skip this workload",
     )
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RunObserver:
-    """Is told what happens in a run; override what is of interest.
+    """Is notified of what happens in a run; override the methods you need.
 
     Calls come one at a time, from whichever thread the event happened in. What a method raises
     ends the run.

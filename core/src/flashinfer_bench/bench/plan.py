@@ -318,7 +318,7 @@ def meant_for_other_device(
     spec, kind = solution.spec, device.partition(":")[0]
     wanted = {name.strip().lower() for name in spec.target_hardware}
     if wanted == {"cpu"} and kind != "cpu":
-        return f"it is written for the CPU (target_hardware), and this run is on {device}"
+        return f"it targets the CPU (target_hardware), and this run uses {device}"
     anywhere = catalog.builders_for(spec.language, spec.binding)
     if not anywhere or catalog.builders_for(spec.language, spec.binding, device=device):
         return None
@@ -330,10 +330,10 @@ def _require_known(kind: str, names: Sequence[str], known: Collection[str]) -> N
     unknown = tuple(name for name in names if name not in known)
     if not unknown:
         return
-    near = [match for name in unknown for match in get_close_matches(name, known, n=3)]
+    near = dict.fromkeys(like for name in unknown for like in get_close_matches(name, known, n=3))
     listed = ", ".join(repr(name) for name in unknown)
     there = ", ".join([*sorted(known)[:10], *(["…"] if len(known) > 10 else [])])
-    hint = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else f"there are: {there}"
+    hint = f"did you mean {', '.join(near)}?" if near else f"available {kind}s: {there}"
     raise UnknownNameError(f"no {kind} is called {listed}", hint=hint, unknown=unknown)
 
 

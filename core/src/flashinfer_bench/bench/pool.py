@@ -36,7 +36,7 @@ def solution_key(solution: Solution) -> WorkerKey:
 
 
 class RunInterrupted(RunnerError):
-    """An evaluation was broken off because the run is ending; there is no verdict."""
+    """An evaluation was interrupted because the run is ending; it has no status."""
 
 
 def in_thread(

@@ -1,4 +1,4 @@
-"""What candidates may still do: the judge's side of their confinement.
+"""What confined workers may still do: the judge's side of the sandbox.
 
 The judge decides which folders a candidate may write to, and what it takes to run at all; how a
 process gives everything else up is a matter for the plugin that registers a sandbox.
@@ -153,7 +153,7 @@ class Sandbox:
             try:
                 self._method.tidy()
             except Exception as error:  # noqa: BLE001 - plugin boundary: the run is over
-                logger.warning("what a sandbox has left could not be removed: %r", error)
+                logger.warning("what a sandbox left behind could not be removed: %r", error)
         while self._lent:
             folder = Path(self._lent.pop())
             with suppress(OSError):  # something is in there
@@ -183,7 +183,7 @@ class Sandbox:
         if not done.missing:
             return "without a sandbox: this executor has none"
         reasons = "; ".join(f"{name} ({why})" for name, why in done.missing.items())
-        return f"without a part of their sandbox: {reasons}"
+        return f"with only part of their sandbox; missing: {reasons}"
 
     def _require_all(self, done: Confinement, device: Optional[str]) -> None:
         if self._method is None:
@@ -219,6 +219,6 @@ def writable_folders(definition: Definition, solution: Solution) -> list[str]:
         (folder.parent / MARKER).touch()
         (folder / COMPLETE).touch()
     except OSError as error:
-        logger.debug("%s: cannot be made: %s", folder, error)
+        logger.debug("%s: cannot be created: %s", folder, error)
         return []
     return [str(folder / "caches"), *map(str, env.sandbox_writable())]

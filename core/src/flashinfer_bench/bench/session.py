@@ -112,13 +112,13 @@ class Session:
 
 
 def _warn(solution: Solution, why: NotEvaluated) -> None:
-    _logger.warning("no verdict on %s: %s", solution.name, why)
+    _logger.warning("no result for %s: %s", solution.name, why)
 
 
 class Runner(OldAttributes, AbstractContextManager["Runner"]):
     """Evaluates solutions on one device. Use `IsolatedRunner` or `PersistentRunner`.
 
-    The reference runs once for each workload, in a process of its own. A runner belongs to one
+    The reference runs once for each workload, in a separate process. A runner belongs to one
     thread; only `interrupt` may be called from another one.
 
     Parameters
@@ -386,9 +386,9 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
             except CandidateError as error:
                 if is_last:
                     raise RunnerFatalError(
-                        f"{self._pool.executor.device} does not work any more: {error.message}",
-                        hint="see nvidia-smi and the system's log; 'fib run --resume' goes on from "
-                        "here",
+                        f"{self._pool.executor.device} no longer works: {error.message}",
+                        hint="check nvidia-smi and the system log; 'fib run --resume' continues "
+                        "from here",
                     ) from error
 
     def interrupt(self) -> None:

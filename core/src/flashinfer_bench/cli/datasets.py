@@ -10,7 +10,7 @@ from flashinfer_bench import env
 from flashinfer_bench._providers import install_hint
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import table, talk
-from flashinfer_bench.errors import CapabilityError, ConfigError, SelectionError
+from flashinfer_bench.errors import CapabilityError, ConfigError, SelectionError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,11 +83,15 @@ def require_writable(folder: Path, hint: str) -> None:
     Raises
     ------
     ConfigError
-        With `hint`.
+        With `hint`, if it is no folder.
+    StorageError
+        With `hint`, if this user may not write to it.
     """
     there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise ConfigError(f"{there} is not a folder that may be written to", hint=hint)
+    if not there.is_dir():
+        raise ConfigError(f"{there} is not a folder", hint=hint)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"{there} is not a folder that may be written to", hint=hint)
 
 
 def _fetch(text: str) -> Path:
@@ -95,7 +99,13 @@ def _fetch(text: str) -> Path:
     from flashinfer_bench.plugins import default_catalog
 
     name, mark, rest = text.partition("://")
-    source = default_catalog().sources.find(name if mark else "hub")
+    sources = default_catalog().sources
+    if mark and name not in (known := sources.names):
+        raise ConfigError(
+            f"no source {name!r}; available sources: {', '.join(known)}",
+            hint="--hub takes REPO, REPO@REVISION or SOURCE://NAME",
+        )
+    source = sources.find(name if mark else "hub")
     folder: Path = source.load()(rest if mark else text)
     return folder
 

@@ -6,6 +6,7 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import Any, NoReturn, Optional
@@ -18,6 +19,7 @@ from flashinfer_bench._version import __version__
 from flashinfer_bench.cli.commands import LazyGroup
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import talk
+from flashinfer_bench.errors import MISNAMED
 
 __getattr__ = old_names(__name__)
 
@@ -42,6 +44,8 @@ class FibGroup(LazyGroup):
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run a command line and, in `standalone_mode`, exit with a code of `ExitCode`."""
         try:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             result = super().main(*args, **options, standalone_mode=False)  # type: ignore[misc]
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as exc:  # noqa: BLE001 - the outermost boundary
@@ -119,6 +123,8 @@ def exit_code_of(exc: BaseException) -> ExitCode:
     if isinstance(exc, errors.SelectionError):
         return ExitCode.USAGE if exc.unknown else ExitCode.NOTHING_SELECTED
     if _is_usage_error(exc):
+        return ExitCode.USAGE
+    if isinstance(exc, OSError) and exc.errno in MISNAMED:
         return ExitCode.USAGE
     for kinds, code in _CODES:
         if isinstance(exc, kinds):
@@ -201,11 +207,16 @@ def _is_full_output(exc: BaseException) -> bool:
 
 def _lacking(exc: BaseException) -> Optional[tuple[str, str]]:
     """Return message and hint if this machine, and no bug, is why something was raised."""
-    if isinstance(exc, ModuleNotFoundError) and exc.name in ("fcntl", "pwd", "resource"):
-        return f"this command needs Linux or macOS ({exc})", "on Windows, use WSL 2"
-    if type(exc) in (OSError, PermissionError) and exc.errno in _DENIED:  # type: ignore[attr-defined]
+    missing = exc.__cause__ if isinstance(exc, errors.PluginError) else exc
+    if isinstance(missing, ModuleNotFoundError) and missing.name in ("fcntl", "pwd", "resource"):
+        return f"this command needs Linux or macOS ({missing})", "on Windows, use WSL 2"
+    if not isinstance(exc, OSError) or isinstance(exc, errors.FibError):
+        return None
+    if exc.errno in MISNAMED:
+        return f"{exc.filename}: {exc.strerror}", "name another path"
+    if exc.errno in _DENIED:
         hint = "change its permissions, or set FIB_CACHE_PATH to another folder"
-        return f"{exc.filename}: {exc.strerror}", hint  # type: ignore[attr-defined]
+        return f"{exc.filename}: {exc.strerror}", hint
     return None
 
 

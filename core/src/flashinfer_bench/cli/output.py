@@ -118,7 +118,8 @@ def write_output(path: Path, data: bytes) -> None:
             replace_file(path, data)
     except OSError as error:
         failed = error if isinstance(error, StorageError) else storage_error(path, error)
-        raise StorageError(failed.message, hint="name a file elsewhere") from error
+        failed.hint = "name a file elsewhere"
+        raise failed from None
 
 
 # ----------------------------------------------------------------------------------------- JSON

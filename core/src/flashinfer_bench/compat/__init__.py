@@ -72,7 +72,7 @@ def lookup(module: str, name: str) -> Any:
     for old, target in _entries(module):
         if old == name:
             if instead := OBSOLETE.get(f"{module.partition('.')[2]}.{name}"):
-                text = f"{name} is now called {instead}; the old name goes in 1.0"
+                text = f"{name} is now called {instead}; the old name will be removed in 1.0"
                 warnings.warn(text, FibDeprecationWarning, stacklevel=3)
             import_provided(target.partition(":")[0], f"{module}.{name}")
             return import_string(target)

@@ -1,7 +1,7 @@
 """From solutions to functions: builders, the registry that chooses among them, runnables.
 
-``BuilderRegistry.get_instance().build(definition, solution)`` gives a `Runnable`, whatever language
-the solution is in. `flashinfer_bench.compile.toolkit` is for those who write builders.
+``BuilderRegistry.get_instance().build(definition, solution)`` gives a `Runnable`, for a solution
+in any language. `flashinfer_bench.compile.toolkit` is for authors of builders.
 """
 
 from __future__ import annotations

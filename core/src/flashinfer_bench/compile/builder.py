@@ -1,4 +1,4 @@
-"""What a builder is, what its builds are called, and how it writes down a solution's sources."""
+"""What a builder is, how its builds are named, and how it writes a solution's sources."""
 
 from __future__ import annotations
 
@@ -287,9 +287,7 @@ def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
             written.append(path)
     except (FileExistsError, NotADirectoryError) as error:
         name = Path(str(error.filename)).name
-        raise UnsafePathError(
-            f"two sources want the same place: {name!r} is there already"
-        ) from None
+        raise UnsafePathError(f"two sources have the same path: {name!r} already exists") from None
     except OSError as error:
         raise StorageError(f"{root}: sources cannot be written: {error}") from error
     return written

@@ -265,7 +265,7 @@ class BuilderRegistry(OldAttributes):
         names = ", ".join(type(builder).__name__ for builder in self._given)
         raise errors.BuildError(
             f"no builder for language {str(solution.spec.language)!r} "
-            f"(solution {solution.name!r}); there are {names}"
+            f"(solution {solution.name!r}); available: {names}"
         )
 
     def _entry(self, definition: Definition, solution: Solution) -> tuple[str, _Build]:
@@ -336,7 +336,7 @@ class _CatalogBuilders:
                 reason = "declines it"
                 declining += 1
             told.append(f"{entry.name} ({entry.origin}) {reason}")
-        message = f"no builder takes solution {solution.name!r}: {'; '.join(told)}"
+        message = f"no builder accepts solution {solution.name!r}: {'; '.join(told)}"
         if declining == len(told):
             raise errors.BuildError(message)
         hint = "; ".join(filter(None, dict.fromkeys(remedies))) or None

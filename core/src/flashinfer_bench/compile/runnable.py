@@ -283,8 +283,8 @@ class Runnable(OldAttributes):
     def _require_definition(self) -> Definition:
         if self._definition is None:
             raise ValueError(
-                f"the metadata of solution {self.metadata.solution_name!r} hold no definition, "
-                "which converting between calling conventions needs"
+                f"the metadata of solution {self.metadata.solution_name!r} have no definition, "
+                "which is needed to convert between calling conventions"
             )
         return self._definition
 

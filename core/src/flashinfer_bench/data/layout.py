@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.errors import DatasetNotFoundError, SelectionError
+from flashinfer_bench.errors import DatasetNotFoundError, SelectionError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,11 +35,15 @@ def require_folder(root: Path) -> None:
     ------
     DatasetNotFoundError
         If there is no such folder.
+    StorageError
+        If it cannot be read.
     """
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
         hint = "name a dataset folder, set FIB_DATASET_PATH, or start one with 'fib init'"
         raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise StorageError(f"{root} cannot be read", hint="change its permissions")
 
 
 def require_dataset(root: Path) -> None:

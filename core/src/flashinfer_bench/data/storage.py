@@ -22,7 +22,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 
 from flashinfer_bench import env
 from flashinfer_bench.data.jsonl import is_torn, read_whole
-from flashinfer_bench.errors import StorageError
+from flashinfer_bench.errors import MISNAMED, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
             f"{path}: another process has held its lock for {timeout_s:g} s", hint=hint
         ) from error
     except OSError as error:
-        raise storage_error(path, error) from error
+        raise storage_error(path.parent, error) from error
     try:
         yield
     finally:
@@ -227,10 +227,9 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     """Make the error about a file that cannot be written, with what to do about it."""
     hint = "free some space or check the permissions, then retry"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        hint = (
-            "the dataset is read-only here; it can be read, and 'fib run --no-save-results' works; "
-            "to record traces, change its permissions or work on a copy"
-        )
+        hint = "it is read-only here: change its permissions, or write elsewhere or to a copy"
+    elif error.errno in MISNAMED:
+        hint = "name another path"
     elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
         hint = "another process has made it meanwhile; retry"
     elif error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):

@@ -23,18 +23,18 @@ _POLICIES = "flashinfer_bench.tracing.policies"
 _COMMANDS = (
     (1000, "run", "Benchmark the solutions of a dataset and record traces."),
     (960, "report", "Summarise, rank, merge or draw recorded traces."),
-    (920, "validate", "Check that a dataset is sound; change nothing."),
+    (920, "validate", "Check every file of a dataset and report errors."),
     (830, "plugins", "List, show and diagnose plugins."),
 )
 
 # With their place among the findings of ``fib validate``; checks of plugins stand between them.
 # The layer of each is its name in the singular.
 _DATASET_CHECKS = (
-    (1000, "layout", "Files are where the layout has them"),
-    (990, "definitions", "Definitions are readable, and have names of their own"),
-    (980, "solutions", "Solutions are readable, and name what there is"),
-    (970, "workloads", "Workloads are readable, and name what there is"),
-    (950, "traces", "Traces are readable, and name what there is"),
+    (1000, "layout", "Files are where the layout puts them"),
+    (990, "definitions", "Definitions are readable and have unique names"),
+    (980, "solutions", "Solutions are readable and refer to what exists"),
+    (970, "workloads", "Workloads are readable and refer to what exists"),
+    (950, "traces", "Traces are readable and refer to what exists"),
 )
 _FILTERS = (
     ("keep_all", "KeepAllPolicy", "Keep every call"),
@@ -83,7 +83,7 @@ def _records() -> Iterator[records.Record]:
         devices=("cpu",),
         factory=f"{_TIMING}.wall:WallClockTimer",
         resolution_ms=1e-6,
-        overhead="two readings of the clock, measured in each process, are taken out",
+        overhead="two readings of the clock, measured in each process, are subtracted",
         summary="Monotonic wall clock around each call",
     )
     yield records.EvaluatorSpec(
@@ -97,7 +97,7 @@ def _records() -> Iterator[records.Record]:
         devices=("cpu", "cuda"),
         factory="flashinfer_bench.bench.measurement:BasicMeasurement",
         priority=0,
-        summary="Checks outputs, then believes the clock of the solution's process",
+        summary="Checks outputs, then trusts the clock of the worker",
     )
     yield records.ExecutorSpec(
         name="fork",
@@ -105,14 +105,14 @@ def _records() -> Iterator[records.Record]:
         factory=f"{_EXECUTORS}.fork:ForkExecutor",
         probe=f"{_EXECUTORS}.probes:fork",
         priority=60,
-        summary="Forks candidates from a process that has torch loaded",
+        summary="Forks workers from a process that has torch loaded",
     )
     yield records.ExecutorSpec(
         name="spawn",
         devices=("cpu", "cuda"),
         factory=f"{_EXECUTORS}.spawn:SpawnExecutor",
         priority=40,
-        summary="Starts each candidate as a process of its own",
+        summary="Starts each worker as a new process",
     )
 
 

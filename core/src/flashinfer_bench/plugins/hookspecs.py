@@ -124,10 +124,10 @@ def fib_provenance(
 
 @hookspec
 def fib_veto(run: Any, measurement: Any) -> Optional[str]:
-    """Say why a measured latency must not be believed, or return None.
+    """Say why a measured latency must be rejected, or return None.
 
     A text makes the evaluation a ``RUNTIME_ERROR``; its log has the text, and names the plugin. It
-    is asked about solutions that are correct and whose latency core itself believes.
+    is asked about solutions that are correct and whose latency core itself accepts.
 
     Parameters
     ----------

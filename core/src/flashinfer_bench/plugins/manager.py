@@ -326,7 +326,7 @@ def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...])
     if kind is None or answer is None:
         return None
     if not isinstance(answer, kind) or not str(answer).strip():
-        wanted = "a text" if kind is str else "a dictionary"
+        wanted = "a string" if kind is str else "a dictionary"
         raise TypeError(f"it returned {_described(answer)} where {wanted} or None belongs")
     return answer
 
@@ -448,7 +448,7 @@ def default_catalog() -> Catalog:
     with _lock:
         if _discovering:
             raise errors.PluginError(
-                "default_catalog() was called by a plugin that is just being loaded",
+                "default_catalog() was called by a plugin that is still being loaded",
                 hint="call it later, in the code that the plugin's factory names",
             )
         if _catalog is None:
@@ -490,7 +490,7 @@ def language_versions() -> dict[str, str]:
                 told = entry.load()()
                 found |= {name: str(told[name]) for name in entry.spec.libraries if name in told}
             except Exception as error:  # noqa: BLE001 - the plugin's code
-                logger.warning("The versions for %s are not known: %s", entry.label, error)
+                logger.warning("The versions for %s are unknown: %s", entry.label, error)
             continue
         for name in entry.spec.libraries:
             with suppress(metadata.PackageNotFoundError, ValueError):

@@ -280,7 +280,7 @@ class Conflict:
     kept: Optional[Registered[Any]] = None
 
     def sentence(self) -> str:
-        """Return who claims what, and that none of them is used."""
+        """Return which plugins claim the name, and which is used."""
         origins = in_words([claim.origin for claim in self.claims])
         what = f"{spoken(self.kind).capitalize()} {self.name!r}"
         return f"{what} is registered by {origins}; {self._outcome()}."

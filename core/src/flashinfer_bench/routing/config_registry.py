@@ -21,7 +21,7 @@ class ConfigRegistry(Generic[Config]):
     Parameters
     ----------
     default : settings, optional
-        For definitions without settings of their own.
+        For definitions without their own settings.
     per_definition : mapping of str to settings, optional
         By name of the definition.
 
@@ -73,7 +73,7 @@ class ConfigRegistry(Generic[Config]):
 
     @old_parameters
     def register(self, name: str, config: Config, override: bool = False) -> Self:
-        """Give one definition settings of its own.
+        """Give one definition its own settings.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class ConfigRegistry(Generic[Config]):
         return self.register_many({name: config}, override=override)
 
     def register_many(self, configs: Mapping[str, Config], override: bool = False) -> Self:
-        """Give several definitions settings of their own: all of them, or none if one is refused.
+        """Give several definitions their own settings: all of them, or none if one is refused.
 
         Raises
         ------
@@ -108,11 +108,11 @@ class ConfigRegistry(Generic[Config]):
         """
         for name, config in configs.items():
             if not (isinstance(name, str) and name):  # type: ignore[redundant-expr]
-                raise ConfigError(f"{name!r} is no name of a definition")
+                raise ConfigError(f"{name!r} is not a definition name")
             self.checked(repr(name), config)
             if not override and self._own.get(name, config) != config:
                 raise DuplicateNameError(
-                    f"definition '{name}' has other {self.purpose} settings already",
+                    f"definition '{name}' already has other {self.purpose} settings",
                     hint="pass override=True to replace them",
                 )
         self._own = {**self._own, **configs}  # readers of the old mapping are not disturbed

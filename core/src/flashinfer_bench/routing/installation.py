@@ -1,4 +1,4 @@
-"""Which functions are patched now: what is wanted of what is installed, and what became of it."""
+"""Which functions are patched now: which installed adapters are used, and with what result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMAND_LINE = "flashinfer_bench.cli.main"
 WRONG = ("failed", "mismatch")
 """States that somebody should know of."""
 
-_UNWANTED = "nothing is applied or traced that its calls could be of"
+_UNWANTED = "nothing that it routes is applied or traced"
 
 
 class Chosen:
@@ -52,10 +52,10 @@ class Chosen:
         name, words = self.entry.name, env.adapters()
         for pattern in (word[1:].strip() for word in words if word.startswith("-")):
             if fnmatchcase(name, pattern):
-                raise NotPatchedError("off", f"FIB_ADAPTERS leaves it out (-{pattern})")
+                raise NotPatchedError("off", f"FIB_ADAPTERS excludes it (-{pattern})")
         use = [word for word in words if not word.startswith("-")]
         if use and not any(fnmatchcase(name, pattern) for pattern in use):
-            raise NotPatchedError("off", f"FIB_ADAPTERS uses {', '.join(use)} only")
+            raise NotPatchedError("off", f"FIB_ADAPTERS allows only {', '.join(use)}")
 
     @cached_property
     def _adapter(self) -> Union[patches.Adapter, NotPatchedError]:
@@ -68,9 +68,9 @@ class Chosen:
         try:
             made: Any = self.entry.load()()
             if not isinstance(made, patches.Adapter):
-                raise TypeError(f"{self.entry.spec.factory} made {made!r}, which is no Adapter")
+                raise TypeError(f"{self.entry.spec.factory} made {made!r}, which is not an Adapter")
         except _ANYTHING as error:  # a plugin's code may raise anything, and costs only itself
-            return NotPatchedError("failed", f"it cannot be made: {patches.told(error)}")
+            return NotPatchedError("failed", f"it cannot be created: {patches.told(error)}")
         return made
 
     def orders(self, *, late: bool = True) -> list[Order]:
@@ -88,7 +88,7 @@ class Chosen:
             specs: list[Any] = [*adapter.targets(), *(adapter.late_targets() if late else ())]
             wrong = [each for each in specs if not isinstance(each, patches.PatchSpec)]
             if wrong:
-                raise TypeError(f"its targets have {wrong[0]!r}, which is no PatchSpec")
+                raise TypeError(f"its targets have {wrong[0]!r}, which is not a PatchSpec")
         except _ANYTHING as error:
             raise NotPatchedError("failed", f"it has no targets: {patches.told(error)}") from None
         if late and not specs:
@@ -171,7 +171,7 @@ class Installation:
                 self._keep_up()
             except _ANYTHING:
                 self._done_for = None
-                _logger.warning("adapters are not kept up with what is wanted", exc_info=True)
+                _logger.warning("adapters could not be brought up to date", exc_info=True)
             finally:
                 self._busy = False
                 self._lock.release()

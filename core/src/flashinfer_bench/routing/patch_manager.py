@@ -1,4 +1,4 @@
-"""Adapters, and putting their wrappers in the place of a library's functions, and these back."""
+"""Adapters: installing their wrappers in place of a library's functions, and removing them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class PatchSpec:
     def __post_init__(self) -> None:
         parts = self.path.split(".")
         if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-            raise ConfigError(f"{self.path!r} is no dotted path, such as 'library.module.function'")
+            raise ConfigError(f"{self.path!r} is not a dotted path like 'library.module.function'")
         if self.kind not in ("function", "method"):
             raise ConfigError(f"{self.path}: kind {self.kind!r} is neither 'function' nor 'method'")
 
@@ -496,7 +496,7 @@ class ImportHook:
         try:
             self._imported()
         except _ANYTHING:  # the import must not notice
-            _logger.warning("after an import", exc_info=True)
+            _logger.warning("patching after an import failed", exc_info=True)
 
 
 # ------------------------------------------------------------------------------ patching
@@ -539,12 +539,12 @@ def replace_everywhere(
             try:
                 setattr(module, name, new)
             except _ANYTHING:  # a module may refuse, in any way
-                _logger.debug("%s.%s stays what it is", label, name, exc_info=True)
+                _logger.debug("%s.%s keeps its value", label, name, exc_info=True)
             else:
                 places.append((module, name, f"{label}.{name}"))
 
 
-_REPLACED = "something else has been put in the place of the wrapper since"
+_REPLACED = "something else has since replaced the wrapper"
 _MISMATCH = "version mismatch"
 
 
@@ -708,11 +708,11 @@ class PatchManager:
         # Of the place itself, or of another one whose function it had by value, or inherits.
         worn = next((p.order for p in self._patches.values() if p.wrapper is original), None)
         if (other := taken.get((id(target.owner), target.attribute), worn)) is not None:
-            raise NotPatchedError("unwanted", f"the adapter '{other.adapter}' has it")
+            raise NotPatchedError("unwanted", f"adapter '{other.adapter}' already patches it")
         _check(order.spec, target, original)
         wrapper: Any = order.make_wrapper(order.spec, original)
         if not callable(wrapper) or wrapper is original:
-            raise TypeError(f"make_wrapper returned {wrapper!r}, which is no wrapper")
+            raise TypeError(f"make_wrapper returned {wrapper!r}, which is not a wrapper")
         return _Patch(order, target, original, wrapper, target.dressed(wrapper))
 
     def _put_on(self, patches: Sequence[_Patch]) -> None:
@@ -805,7 +805,7 @@ def _check(spec: PatchSpec, target: Target, original: Any) -> None:
     except UnroutableError as error:  # whatever the version: nothing is wrong here
         raise NotPatchedError("unroutable", error.reason) from None
     except _ANYTHING as error:
-        reason = f"its signature cannot be judged: {told(error)}"
+        reason = f"its signature cannot be checked: {told(error)}"
     if reason is not None:
         prefix = "" if reason.startswith(_MISMATCH) else f"{_MISMATCH}: "
         raise NotPatchedError("mismatch", prefix + reason)

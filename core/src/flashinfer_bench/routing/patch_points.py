@@ -1,4 +1,4 @@
-"""Where calls are sent: the places they go through, who takes them, and who is told of them."""
+"""Where calls are sent: the places they go through, what answers them, and what observes them."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
             except anything as error:  # a watcher only watches
                 if not (told or ending()):
                     told = True
-                    message = "watching a call of '%s' failed; told once"
+                    message = "watching a call of '%s' failed; reported once"
                     _logger.warning(message, name, exc_info=error)
         return call(args, kwargs, fallback)
 
@@ -461,7 +461,7 @@ class Router:
             try:
                 found: Optional[Definition] = find(name) if find is not None else None
             except _ANYTHING:  # its file cannot be read any more, say
-                _logger.debug("definition '%s' cannot be had", name, exc_info=True)
+                _logger.debug("definition '%s' cannot be loaded", name, exc_info=True)
                 continue
             if found is not None:
                 return found
@@ -546,7 +546,7 @@ class Router:
         if top is None:
             reason = "apply is not enabled"
         known = getattr(top, "problems", {}).get(name)
-        reason = reason or known or f"{top!r} does not take it"
+        reason = reason or known or f"{top!r} does not handle it"
         return f"definition '{name}': {reason}, and no fallback is given"
 
     def after_fork(self) -> None:
@@ -589,7 +589,7 @@ def _install() -> None:
 
         installation.default().update()
     except _ANYTHING:  # calls of libraries stay what they are; everything else is as it should be
-        _logger.warning("adapters are not kept up with what is wanted", exc_info=True)
+        _logger.warning("adapters could not be brought up to date", exc_info=True)
 
 
 router.on_use(_install)

@@ -121,9 +121,9 @@ def over_groups(whole: Interval, groups: Sequence[Sequence[float]]) -> Interval:
 
 def _require_settings(confidence: float, resolution: float) -> None:
     if not 0 < confidence < 1:
-        raise DataError(f"confidence is {confidence!r}; allowed is between 0 and 1, such as 0.95")
+        raise DataError(f"confidence is {confidence!r}; allowed: between 0 and 1, such as 0.95")
     if not 0 <= resolution < math.inf:
-        raise DataError(f"resolution is {resolution!r}; allowed is 0 (not known) or a finite tick")
+        raise DataError(f"resolution is {resolution!r}; allowed: 0 (unknown) or a finite tick")
 
 
 def _reach(spread: Spread, confidence: float) -> float:
@@ -162,7 +162,7 @@ def ratio_interval(
     Raises
     ------
     DataError
-        If a sample is no latency, or a median is 0, so that there is no ratio.
+        If a sample is not a latency, or a median is 0, so that there is no ratio.
     """
     top = median_interval(numerator, confidence=confidence, resolution=resolution)
     bottom = median_interval(denominator, confidence=confidence, resolution=resolution)
@@ -170,7 +170,7 @@ def ratio_interval(
         if interval.estimate <= 0:
             raise DataError(
                 f"the median of the {name} is 0, so there is no ratio",
-                hint="take a timer of finer resolution: fib timers list",
+                hint="use a timer with finer resolution: fib timers list",
             )
     ratio = top.estimate / bottom.estimate
     less = math.hypot(_log(top.low / top.estimate), _log(bottom.high / bottom.estimate))

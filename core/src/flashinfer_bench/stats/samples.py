@@ -1,4 +1,4 @@
-"""What may be a sample of a latency, and the simplest figures of many."""
+"""What a valid sample of a latency is, and simple statistics of samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _FENCE = 1.5
 """Interquartile ranges beyond the quartiles: Tukey, Exploratory data analysis (1977)."""
 
-_HINT = "a latency is a finite number, 0 or more; look at the timer that gave it: fib timers check"
+_HINT = "a latency is a finite number, 0 or more; check the timer: fib timers check"
 
 
 def require_samples(samples: Sequence[float], what: str = "samples") -> tuple[float, ...]:
@@ -37,7 +37,7 @@ def require_samples(samples: Sequence[float], what: str = "samples") -> tuple[fl
         raise DataError(f"{what}: no samples; at least one is needed", hint=_HINT)
     for index, value in enumerate(values):
         if not math.isfinite(value) or value < 0:
-            raise DataError(f"{what}[{index}] is {value!r}, which is no latency", hint=_HINT)
+            raise DataError(f"{what}[{index}] is {value!r}, which is not a latency", hint=_HINT)
     return values
 
 
@@ -80,7 +80,7 @@ def count_outliers(samples: Sequence[float]) -> int:
     Raises
     ------
     DataError
-        If a sample is no latency, or there is none.
+        If a sample is not a latency, or there is none.
     """
     ordered = sorted(require_samples(samples))
     low, high = quantile(ordered, 0.25), quantile(ordered, 0.75)

@@ -1,4 +1,4 @@
-"""Which devices there are, and what a run took place on."""
+"""Which devices this machine has, and which one a run used."""
 
 from __future__ import annotations
 
@@ -151,11 +151,11 @@ def hardware_from_device(device: str) -> str:
     available = list_cuda_devices()
     if not available:
         raise CapabilityError(
-            f"device {device!r} was asked for, but torch {torch.__version__} sees no CUDA device",
+            f"device {device!r} was requested, but torch {torch.__version__} sees no CUDA device",
             hint="Use --device cpu, or check the driver with nvidia-smi.",
         )
     if name not in available:
-        raise CapabilityError(f"there is no {device!r}; there are {', '.join(available)}")
+        raise CapabilityError(f"there is no device {device!r}; available: {', '.join(available)}")
     return str(torch.cuda.get_device_name(name))
 
 

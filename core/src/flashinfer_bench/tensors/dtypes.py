@@ -47,7 +47,7 @@ def _lookup(name: str) -> torch.dtype:
     import torch
 
     if name not in NAMES:
-        raise DataError(f"dtype {name!r} is not known; known are {', '.join(sorted(NAMES))}")
+        raise DataError(f"unknown dtype {name!r}; known: {', '.join(sorted(NAMES))}")
     found = getattr(torch, _TORCH_NAMES.get(name, name), None)
     if not isinstance(found, torch.dtype):
         raise CapabilityError(
@@ -119,9 +119,7 @@ def to_python_type(dtype: Union[DType, str]) -> type:
         return int
     if is_float(dtype):
         return float
-    raise DataError(
-        f"dtype {_text(dtype)!r} has no scalar form; allowed are integers, floats, bool"
-    )
+    raise DataError(f"dtype {_text(dtype)!r} has no scalar form; allowed: integers, floats, bool")
 
 
 Size = Union[int, str]
@@ -263,7 +261,7 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch
     expected = prod(sizes) * element.itemsize
     if len(view) != expected:
         raise ProtocolError(
-            f"a {dtype} tensor of shape {sizes} has {expected} bytes, but {len(view)} came"
+            f"a {dtype} tensor of shape {sizes} has {expected} bytes, but got {len(view)}"
         )
     if expected == 0:
         return torch.empty(sizes, dtype=element)
@@ -323,7 +321,7 @@ def tensor_from_span(
     sane = len(sizes) == len(steps) and all(type(n) is int and 0 <= n < 2**48 for n in steps)
     if not sane or len(view) != span_of(sizes, steps, element.itemsize):
         raise ProtocolError(
-            f"{len(view)} bytes came for a {dtype} tensor of shape {str(sizes)[:200]} with "
+            f"got {len(view)} bytes for a {dtype} tensor of shape {str(sizes)[:200]} with "
             f"strides {str(steps)[:200]}"
         )
     if not len(view):
@@ -340,7 +338,7 @@ def tensor_from_span(
 
 def _checked_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
     if dtype not in NAMES:
-        raise ProtocolError(f"dtype {dtype!r} is not known")
+        raise ProtocolError(f"unknown dtype {dtype!r}")
     sizes = tuple(shape)
     plain = all(type(size) is int and 0 <= size < 2**63 for size in sizes)
     if not plain or len(sizes) > MAX_DIMENSIONS or prod(size or 1 for size in sizes) >= 2**60:

@@ -122,7 +122,7 @@ def fetch_if_pointer(path: Path) -> None:
         problem = _pull(path)
         if problem is None and not is_lfs_pointer(path):
             return
-        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs left it as it is"
+        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs did not replace it"
     raise BlobError(
         f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
         path=path,
@@ -306,7 +306,7 @@ def _make_input(
             tensor = tensor.float().softmax(dim=-1).to(tensor.dtype)
     else:
         raise DataError(
-            f"the workload says nothing about input {name!r} of definition {definition.name!r}",
+            f"the workload does not specify input {name!r} of definition {definition.name!r}",
             field=field,
         )
     if shape is not None:
@@ -326,7 +326,7 @@ def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> t
     except (RuntimeError, MemoryError) as error:  # torch has no error of its own for this
         raise CapabilityError(
             f"{what} takes {nbytes / 2**30:.1f} GiB, which cannot be allocated",
-            hint="leave this workload out, or use a machine with more memory",
+            hint="skip this workload, or use a machine with more memory",
         ) from error
 
 

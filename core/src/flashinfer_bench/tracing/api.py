@@ -84,9 +84,9 @@ def enable_tracing(
         return TracingRuntime(dataset_path, tracing_config).start()
     if dataset_path is not None or tracing_config is not None:
         raise ConfigError(
-            "enable_tracing: rules, out_dir and blob_dir are of the older interface and go with "
-            "neither dataset_path nor tracing_config",
-            hint="give dataset_path and tracing_config alone",
+            "enable_tracing: rules, out_dir and blob_dir belong to the older interface and "
+            "cannot be combined with dataset_path or tracing_config",
+            hint="give only dataset_path and tracing_config",
         )
     of_rules = import_provided("fib_ops_llm.tracing_rules", "enable_tracing(rules=)")
     runtime: TracingRuntime = of_rules.Tracer(rules, out_dir, blob_dir).start()

@@ -64,9 +64,9 @@ class TracingConfig(OldAttributes):
         if isinstance(dump, (list, tuple)):
             object.__setattr__(self, "input_dump_policy", list(dump))
             allowed = all(map(_is_name, dump))
-        wanted = "the name of a policy, a list of names of inputs, or a function"
+        wanted = "a policy name, a list of input names, or a function"
         _require(allowed, "input_dump_policy", dump, wanted)
-        _require(_names(keep), "filter_policy", keep, "the name of a policy, or what makes one")
+        _require(_names(keep), "filter_policy", keep, "a policy name, or a factory of one")
         for name in ("input_dump_policy_kwargs", "filter_policy_kwargs"):
             given = {} if getattr(self, name) is None else getattr(self, name)
             named = isinstance(given, Mapping) and all(isinstance(each, str) for each in given)
@@ -108,7 +108,7 @@ def positive(name: str, value: Any) -> int:
         If it is not a whole number from 1 on.
     """
     if type(value) is not int or value < 1:
-        raise ConfigError(f"{name}={value!r} is not allowed; give a whole number from 1 on")
+        raise ConfigError(f"{name}={value!r} is not allowed; give a whole number, 1 or more")
     return value
 
 
@@ -131,7 +131,7 @@ class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
     Parameters
     ----------
     default : TracingConfig, optional
-        For definitions without settings of their own. None: their calls are not recorded.
+        For definitions without their own settings. None: their calls are not recorded.
     per_definition : mapping of str to TracingConfig, optional
         By name of the definition, or by a pattern of names: ``"gemm_*"``. A name goes before
         patterns, and of those the one that was given first.

@@ -95,7 +95,7 @@ def is_number(value: object) -> bool:
 class FilterPolicy(ABC):
     """Decides which of the calls of one definition become workloads, as they come.
 
-    Each definition has a policy object of its own, which is used by one thread at a time. What it
+    Each definition has its own policy object, which is used by one thread at a time. What it
     raises is counted, and costs the call that it was about.
     """
 
@@ -213,7 +213,7 @@ class KeepNonePolicy(OnlinePolicy):
 
 
 class KeepFirstKPolicy(OnlinePolicy):
-    """Keeps the first so many calls.
+    """Keeps the first `k` calls.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class KeepFirstKPolicy(OnlinePolicy):
 
 
 class KeyedPolicy(OnlinePolicy):
-    """Keeps the first so many calls of each key: those of one key are as good as each other.
+    """Keeps the first `k` calls of each key; calls with the same key are interchangeable.
 
     Of more keys than `bound` allows, the older half is forgotten: their calls may be kept again.
     Where a subclass changes neither `keep` nor `drain`, entries are taken and written within
@@ -300,7 +300,7 @@ class KeyedPolicy(OnlinePolicy):
 
 
 class KeepFirstKByAxesPolicy(KeyedPolicy):
-    """Keeps the first so many calls of each size: those with the same value of all variable axes.
+    """Keeps the first `k` calls of each size, that is, with the same values of all variable axes.
 
     Parameters
     ----------
@@ -445,7 +445,7 @@ class PolicyRegistry:
         cls, decides: str, name: str, function: Optional[Callable[..., Any]], override: bool
     ) -> Any:
         if not (isinstance(name, str) and name):  # type: ignore[redundant-expr]
-            raise ConfigError(f"{name!r} is no name of a policy")
+            raise ConfigError(f"{name!r} is not a policy name")
         if name in _registered(decides) or (decides == "inputs" and name in DUMPS):
             raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
         if name in cls._own[decides] and not override:
@@ -475,11 +475,11 @@ class PolicyRegistry:
         try:
             policy: FilterPolicy = factory(**config.filter_policy_kwargs)
         except TypeError as error:
-            raise ConfigError(f"filter_policy={named!r} cannot be made: {error}") from error
+            raise ConfigError(f"filter_policy={named!r} cannot be created: {error}") from error
         lacking = [each for each in ("submit", "drain") if not callable(getattr(policy, each, 0))]
         if lacking:
             raise ConfigError(
-                f"filter_policy={named!r} makes a {type(policy).__name__}, which lacks "
+                f"filter_policy={named!r} creates a {type(policy).__name__}, which lacks "
                 f"{', '.join(lacking)}",
                 hint="subclass flashinfer_bench.tracing.FilterPolicy",
             )
@@ -558,7 +558,7 @@ class PolicyRegistry:
                 hint=install_hint(provider),
             )
         raise UnknownNameError(
-            f"{missing}; there are {', '.join(known)}",
+            f"{missing}; available: {', '.join(known)}",
             hint="register your own with PolicyRegistry",
         )
 

@@ -320,7 +320,7 @@ class Recorder:
         self.counters.errors += 1
         if not self._told:
             self._told = True
-            message = "a call of '%s' was not recorded; told once"
+            message = "a call of '%s' was not recorded; reported once"
             _logger.warning(message, self.layout.name, exc_info=error)
 
     def _record(self, args: Optional[Sequence[Any]]) -> None:
@@ -378,7 +378,7 @@ class Recorder:
             if isinstance(each, WorkloadEntry) and each.def_name == name and type(each.order) is int
         ]
         for _ in range(len(entries) - len(sound)):  # they must not cost what others have recorded
-            self.fail(ValueError("the policy keeps what was not submitted to it"))
+            self.fail(ValueError("the policy kept an entry that was not submitted to it"))
         return sound
 
     def settle(self, entry: WorkloadEntry) -> bool:
@@ -419,7 +419,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
         if (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise RuntimeError("the memory of a tensor has been given back")
+            raise RuntimeError("the memory of a tensor has been freed")
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 

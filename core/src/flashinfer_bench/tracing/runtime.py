@@ -457,8 +457,8 @@ class TracingRuntime:
         again = added.again if early else ()
         if added.problem is not None and bool(again) not in self._told:
             self._told.add(bool(again))
-            how = ", and are tried again" if again else ""
-            message = f"%d workloads could not be written{how}; told once"
+            how = ", and will be retried" if again else ""
+            message = f"%d workloads could not be written{how}; reported once"
             warn(message, added.lost, exc_info=added.problem)
         if again:
             with self.lock:
@@ -495,7 +495,7 @@ def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]
     if trace_set is not None and not isinstance(trace_set, (str, os.PathLike)):
         if root is None:
             raise ConfigError(
-                "tracing writes into the folder of a dataset, and this one has none",
+                "tracing writes into a dataset folder, and this dataset has none",
                 hint="give the folder, or a TraceSet with a root",
             )
         return Path(root), dict(trace_set.definitions)
@@ -510,7 +510,7 @@ def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]
     problems = Problems("collect")
     definitions = load_definitions(path, problems)
     for error in problems.errors:
-        _logger.warning("a definition is left out: %s", error)
+        _logger.warning("skipping a definition: %s", error)
     return path, definitions
 
 

@@ -180,8 +180,8 @@ class Store:
         current = self._current.get(name)
         if current is not None and _shape(current) != _shape(definition):
             raise DataError(
-                f"the definition {name!r} has changed in {self.root} since recording began: "
-                "what was recorded does not fit it",
+                f"definition {name!r} has changed in {self.root} since recording began: "
+                "the recorded calls no longer fit it",
                 hint="start tracing again",
             )
         return definition
@@ -189,8 +189,8 @@ class Store:
     def _make_folder(self, folder: Path) -> None:
         """Make a folder of the dataset, but never the dataset: who deletes one wants it gone."""
         if not self.root.is_dir():
-            hint = "make the folder again, or stop tracing"
-            raise StorageError(f"{self.root}: there is no such dataset (any more)", hint=hint)
+            hint = "recreate the folder, or stop tracing"
+            raise StorageError(f"{self.root}: the dataset does not exist (any more)", hint=hint)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -46,7 +46,7 @@ _ADAPTERS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
         # A function that each release with templates has: others are found once it is imported.
         *("flashinfer.templates", "templates:TemplateAdapter"),
         *("flashinfer.activation", ("silu_and_mul",)),
-        "all other functions that carry a trace template, from FlashInfer 0.6.10 on",
+        "all other functions with a trace template (FlashInfer 0.6.10 or later)",
     ),
 )
 
@@ -76,7 +76,7 @@ def fib_register_commands() -> tuple[CommandSpec, ...]:
             name="adapters",
             factory=f"{__name__}.command:app",
             priority=840,
-            summary="Show which functions of libraries can be routed.",
+            summary="Show which library functions can be routed.",
         ),
     )
 

@@ -112,7 +112,7 @@ def note_plans(
             note(self, args, kwargs)
         except _ANYTHING:  # the plan itself is made; the run finds out, and counts the reason
             plans.discard(self)
-            logger.debug("a plan of %s was not understood", type(self).__name__, exc_info=True)
+            logger.debug("could not interpret a plan of %s", type(self).__name__, exc_info=True)
         return result
 
     return plan
@@ -568,7 +568,7 @@ def scale_of(wrapper: Any, shapes: Shapes) -> float:
     if type(scale) is float:
         return scale
     if not isinstance(scale, (int, float)):
-        raise UnroutableError("sm_scale is no number")
+        raise UnroutableError("sm_scale is not a number")
     return float(scale)
 
 

@@ -34,16 +34,16 @@ COLUMNS = (
     Column("definitions", lambda found: " ".join(found.definitions)),
     Column("reason", "reason"),
 )
-_LATER = "patched when it is imported, while a definition that it routes is applied or traced"
+_LATER = "patched on import, while a definition that it routes is applied or traced"
 
 app = command_group(
-    "adapters", "Show which functions of libraries can be routed through apply and tracing."
+    "adapters", "Show which library functions can be routed through apply and tracing."
 )
 
 
 @app.callback()
 def adapters() -> None:
-    """Show which functions of libraries can be routed through apply and tracing."""
+    """Show which library functions can be routed through apply and tracing."""
 
 
 @app.command("list")
@@ -53,12 +53,12 @@ def list_adapters(
         typer.Option(
             "--check",
             help="Import the libraries, patch every target and restore it. "
-            "Exits with 1 if one fails, or is of a version that is not supported.",
+            "Exits with 1 if one fails or has an unsupported version.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the targets of all adapters: the state of each, and why it would not be patched."""
+    """List the targets of all adapters: the state of each, and why one would not be patched."""
     # What a plugin or a library prints is talk, and must not end up in the data.
     with redirect_stdout(sys.stderr):
         catalog = discover(replace(Settings.from_env(), strict=False))
@@ -73,7 +73,7 @@ def list_adapters(
         )
     else:
         for word in idle:
-            talk(f"FIB_ADAPTERS names {word!r}, and there is no such adapter")
+            talk(f"FIB_ADAPTERS names {word!r}, but there is no such adapter")
         table("Adapters", COLUMNS, found)
     if check and any(each.state in WRONG for each in found):
         raise typer.Exit(ExitCode.FINDINGS)

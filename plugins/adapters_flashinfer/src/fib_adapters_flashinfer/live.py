@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import torch
 
-NO_TEMPLATES = "it has no trace template; FlashInfer has them since 0.6.10"
+NO_TEMPLATES = "it has no trace template; FlashInfer has had them since 0.6.10"
 """Why there is nothing to make a definition of, nor to route a function by, in earlier releases."""
 
 # What templates lack, and calls cannot do without: how full the last page of each request is.
@@ -47,7 +47,7 @@ class TemplatedRoute(routing.Route):
     def lacks(self, name: str) -> Optional[str]:
         """Return why no definition of that name can be made of calls; None if one can."""
         if any(fnmatchcase(name, pattern) for pattern in self.untemplated):
-            return "no trace template of FlashInfer's describes such calls"
+            return "no trace template of FlashInfer describes such calls"
         return None if self._templates() else NO_TEMPLATES
 
     def define(self, understood: routing.Understood) -> routing.Made:
@@ -158,7 +158,7 @@ def make(
             for each in (inputs, full)
         )
     except ValueError as error:
-        raise ConfigError(f"its template makes no definition: {error}") from error
+        raise ConfigError(f"its template gives no definition: {error}") from error
     return routing.Made(plain, whole, fixed)
 
 
@@ -235,7 +235,7 @@ def _known(dtype: str) -> bool:
 def _dtype(dtype: Any, what: str) -> str:
     name = str(dtype).removeprefix("torch.")
     if not _known(name):
-        raise ConfigError(f"{what} is of {name}, which no definition can have")
+        raise ConfigError(f"{what} has dtype {name}, which a definition cannot have")
     return name
 
 

@@ -88,7 +88,7 @@ def find_entry_point(name: str, module: Optional[ModuleType], solution: Solution
     vars(everything).update(dict.fromkeys(each.partition(".")[0] for each in operators))
     vars(everything).update(vars(module) if module is not None else {})
     find_entry(everything, solution)
-    raise AssertionError("the symbol was looked for in vain before")
+    raise AssertionError("the symbol was not found before")
 
 
 def from_schema(schema: Any) -> Signature:

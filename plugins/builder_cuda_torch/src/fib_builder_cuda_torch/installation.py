@@ -79,7 +79,7 @@ def find_torch() -> TorchInstallation:
     root = Path(next(iter(spec.submodule_search_locations)))
     if not (root / "include" / "ATen").is_dir():
         raise CapabilityError(
-            f"the torch in {root} comes without its C++ headers",
+            f"the torch in {root} has no C++ headers",
             hint="Install torch from a wheel (pip install torch).",
         )
     return _read(root)

@@ -77,9 +77,9 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
         wanted, found = str(torch.cuda).split(".")[0], cuda.nvcc.number.split(".")[0]
         if wanted != found:
             raise CapabilityError(
-                f"nvcc {cuda.nvcc.number} does not go with {torch}, which is built for CUDA "
+                f"nvcc {cuda.nvcc.number} does not match {torch}, which is built for CUDA "
                 f"{torch.cuda}",
-                hint=f"Set CUDA_HOME to a toolkit of CUDA {wanted}.",
+                hint=f"Set CUDA_HOME to a CUDA {wanted} toolkit.",
             )
     made, key = recipe.make_recipe(
         solution,

@@ -53,7 +53,7 @@ def check_names(solution: Solution) -> None:
             if macros.get(name, name) != MODULE_NAME:
                 raise BuildError(
                     f"solution {solution.name!r}: {path}: {macro}({name}, …) registers its "
-                    "operators under a name of its own, which a process can do only once",
+                    "operators under a fixed name, which a process can do only once",
                     hint=f"Write {macro}({MODULE_NAME}, …).",
                 )
 

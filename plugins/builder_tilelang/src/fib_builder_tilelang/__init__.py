@@ -17,6 +17,6 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
             handles=(("tilelang", "*"),),
             factory="fib_builder_tilelang.builder:TileLangBuilder",
             probe="fib_builder_tilelang.probe:probe",
-            summary="TileLang kernels, on GPUs or on the CPU as their target says",
+            summary="TileLang kernels, for the GPU or the CPU, as their target says",
         ),
     )

@@ -23,7 +23,7 @@ _COMPILING = frozenset(
     {"compile", "par_compile", "get_tir", "initialize_jit_mode", "_infer_jit_mode"}
 )
 _NO_GPU = (
-    "there is no GPU that TileLang could compile for",
+    "TileLang finds no GPU to compile for",
     "Name a target: @tilelang.jit(target={'kind': 'cuda', 'arch': 'sm_90a'}), or target='c' "
     "for the CPU.",
 )
@@ -107,7 +107,7 @@ def compiler_says(text: str) -> str:
     if of_nvcc:
         return f"the generated code does not compile: {first_error(output)}"
     if _HOST in text:
-        return "the generated code does not compile; what the compiler says is on standard error"
+        return "the generated code does not compile; see the compiler output on standard error"
     return ""
 
 

@@ -40,7 +40,7 @@ def load_tilelang() -> None:
         except Exception as error:
             raise CapabilityError(
                 f"{find_tilelang()} cannot be imported: {type(error).__name__}: {error}",
-                hint="python -c 'import tilelang' shows the whole error",
+                hint="python -c 'import tilelang' shows the full error",
             ) from error
         finally:
             # Behind everything else: extension modules that it may still look for are there.

@@ -22,7 +22,7 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
             factory=_FACTORY,
             probe="fib_builder_triton.probe:probe",
             preloads=(("cuda", "triton"), ("cuda", "triton.compiler")),
-            summary="Triton kernels on a GPU, compiled when they are first called",
+            summary="Triton kernels on a GPU, compiled at the first call",
         ),
         BuilderSpec(
             name="triton_interpreter",

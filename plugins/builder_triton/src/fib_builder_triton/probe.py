@@ -79,8 +79,7 @@ def find_launcher_cc() -> str:
         ) from error
     if found.arguments:
         raise CapabilityError(
-            f"Triton takes all of $CC for the name of one file, and it is "
-            f"{' '.join(found.command)!r}",
+            f"Triton takes all of $CC as one file name, and it is {' '.join(found.command)!r}",
             hint="Set CC to a compiler, without arguments.",
         )
     return str(found)
@@ -90,7 +89,7 @@ def _check_compiled() -> None:
     if interpreter_wanted():
         raise CapabilityError(
             f"{VARIABLE} is set: kernels would be interpreted on the CPU, not compiled for the GPU",
-            hint=f"unset {VARIABLE}, or take the CPU as device",
+            hint=f"unset {VARIABLE}, or use --device cpu",
         )
 
 

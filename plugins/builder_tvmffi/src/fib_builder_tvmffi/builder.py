@@ -137,7 +137,7 @@ def _load_module(solution: Solution, library: Path) -> Any:
         reason, log = str(error).rpartition(str(library))[2].lstrip(": "), str(error)
     raise BuildError(
         f"solution {solution.name!r}: its library cannot be loaded: {reason}",
-        hint="What it is linked with must be found when it is loaded, too: see ldd and -Wl,-rpath.",
+        hint="The libraries it links must also be found at load time: see ldd and -Wl,-rpath.",
         log=log,
     )
 

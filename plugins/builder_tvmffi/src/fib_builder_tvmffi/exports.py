@@ -129,6 +129,6 @@ def style_of(signature: Optional[Signature], definition: Definition, solution: S
     if not style and definition.outputs and signature.returns == "None":
         raise BuildError(
             f"solution {solution.name!r}: {symbol}{signature} returns "
-            f"nothing, but is to return {', '.join(definition.outputs)}"
+            f"nothing, but must return {', '.join(definition.outputs)}"
         )
     return style

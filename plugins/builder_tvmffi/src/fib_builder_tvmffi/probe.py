@@ -69,13 +69,13 @@ def find_tvm_ffi() -> FfiLibrary:
     if numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise CapabilityError(
-            f"{_DISTRIBUTION} {version} is too old, {oldest} is the oldest that will do",
+            f"{_DISTRIBUTION} {version} is too old: {oldest} or later is needed",
             hint=_INSTALL,
         )
     spec = importlib.util.find_spec("tvm_ffi")
     if spec is None or spec.origin is None:
         raise CapabilityError(
-            f"{_DISTRIBUTION} {version} is installed, but there is no module tvm_ffi",
+            f"{_DISTRIBUTION} {version} is installed, but the module tvm_ffi is missing",
             hint=f"Install it again: pip install --force-reinstall '{_DISTRIBUTION}=={version}'",
         )
     root = Path(spec.origin).parent
@@ -106,5 +106,5 @@ def _architectures() -> str:
         return f"for {' '.join(cuda_architectures())}"
     except CapabilityError as error:
         raise CapabilityError(
-            f"{find_nvcc()} is here, but no GPU, and FIB_CUDA_ARCH_LIST is not set", hint=error.hint
+            f"found {find_nvcc()}, but no GPU, and FIB_CUDA_ARCH_LIST is not set", hint=error.hint
         ) from error

@@ -13,7 +13,7 @@ import typer
 
 from fib_compare.replay_command import Workloads, parse_share, without_torch
 from flashinfer_bench.cli import run_options as own
-from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import (
     AsJson,
@@ -397,14 +397,12 @@ def _run_contests(
     try:
         from fib_compare.paired.comparer import Comparer, find_contests
         from flashinfer_bench.bench.config import BenchmarkConfig
-        from flashinfer_bench.data import TraceSet
 
         given = {name: options[name] for name in _CONFIG}
         file = options["config"]
         make = partial(BenchmarkConfig.from_yaml, file) if file else BenchmarkConfig.default
         config = make(**given)
-        (root,) = dataset_roots([options["local"]] if options["local"] else None)
-        trace_set = TraceSet.from_path(root, on_error="collect")
+        trace_set = open_datasets([options["local"]] if options["local"] else None).trace_set
         filters = options["definitions"] or None, options["workloads"] or ()
         contests = find_contests(trace_set, baseline, candidate, *filters)
         with Comparer(trace_set, config, settings) as comparer, Watch(contests, settings) as watch:

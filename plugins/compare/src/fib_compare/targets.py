@@ -151,17 +151,28 @@ def matching(
     Raises
     ------
     SelectionError
-        If nothing fits.
+        If nothing fits; where no run has one of the names at all, it is unknown.
     """
+    filters, targets = (definitions, solutions, workloads), [*targets]
     found = [
         target
         for target in targets
         if target.trace is None or fits(target.trace, definitions, solutions, workloads)
     ]
     if not found:
+        known = [target.trace for target in targets if target.trace is not None]
+        unknown = tuple(
+            name
+            for kind, names in enumerate(filters)
+            for name in names
+            if not any(
+                fits(one, *((name,) if at == kind else () for at in range(3))) for one in known
+            )
+        )
         raise SelectionError(
-            "there is no recorded run to replay",
+            "there is no recorded run to replay" + f" of {', '.join(unknown)}" * bool(unknown),
             hint="'fib report summary' counts the runs of a dataset; check the filters",
+            unknown=unknown if known else (),
         )
     return found
 

@@ -69,7 +69,7 @@ def test_what_is_missing_or_broken_says_so(fib_process, tmp_path):
     found = json.loads(done.stdout)
     assert found["plugins"]["nowhere"].startswith("broken (failed to load: ModuleNotFoundError")
     assert found["compilers"]["c++"] == "none"
-    assert "may be written to" in found["cache"]
+    assert "is not a folder" in found["cache"]
     assert found["dataset"] == "none (~/dataset does not exist)"
     assert str(tmp_path) not in done.stdout
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fib_datasets.checks.records import broken
 from flashinfer_bench.bench.plan import selected_definitions
+from flashinfer_bench.cli.datasets import require_writable
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, layout, parse_constraint
 from flashinfer_bench.data.json_codec import append_jsonl_file, dict_to_dataclass, save_json_file
 from flashinfer_bench.data.storage import replace_file
@@ -41,6 +42,7 @@ def init_dataset(root: Path) -> list[Path]:
     ConfigError
         If there is a dataset in it.
     """
+    require_writable(root, "name another folder")
     if any(layout.files(root / folder, ".json", ".jsonl") for folder in layout.FOLDERS):
         raise ConfigError(
             f"{root} is a dataset already", hint="'fib new' adds to a dataset; or name a new folder"

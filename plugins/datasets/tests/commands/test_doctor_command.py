@@ -67,19 +67,7 @@ def test_json(fib, maker):
     assert done["backup"].startswith(str(root / "doctor_backup_"))
 
 
-def test_orphans_alone_is_a_mistake(fib, maker):
-    result = fib("doctor", maker.sound().root, "--orphans")
-    assert result.exit_code == 2
-    assert "--repair" in result.stderr
-
-
 def test_hostile_names_do_not_reach_the_terminal(fib, maker):
     maker.sound()
     maker.trace("\x1b[2J")
     assert "\x1b" not in fib("doctor", maker.root).output
-
-
-def test_what_is_no_dataset_is_not_sound(fib, tmp_path):
-    result = fib("doctor", tmp_path)
-    assert result.exit_code == 5
-    assert "nothing in the dataset" in result.stderr

@@ -76,13 +76,6 @@ def test_what_cannot_be_read_is_a_finding(fib, maker):
     assert "definitions/op/bad.json" in result.stderr
 
 
-def test_usage(fib, maker, tmp_path):
-    assert fib("sanitize", "--local", tmp_path / "nowhere").exit_code == 2
-    assert fib("sanitize", "--local", tmp_path).exit_code == 5
-    assert fib("sanitize", "--local", maker.root, "--max-bytes", "0").exit_code == 2
-    assert fib("sanitize", "--local", maker.root, "--max-elements", "many").exit_code == 2
-
-
 def test_no_torch_is_needed(fib_process, maker):
     root = dirty(maker)
     maker.blob("blob/x.safetensors", {"x": ("F32", [16])})

@@ -89,26 +89,16 @@ def test_exports_that_are_refused(fib, sound, tmp_path, args, code, words):
     assert not (tmp_path / "a.tgz").exists()
 
 
-def test_imports_that_are_refused(fib, sound, tmp_path):
+def test_an_archive_that_is_too_large_is_refused(fib, tmp_path):
     new = tmp_path / "new"
     bomb = tmp_path / "bomb.tgz"
     with tarfile.open(bomb, "w:gz") as tar:
         info = tarfile.TarInfo("zeros")
         info.size = 4 << 20
         tar.addfile(info, io.BytesIO(bytes(info.size)))
-    (tmp_path / "text").write_text("hello")
-    (tmp_path / "empty").mkdir()
-    for source, options, code, words in (
-        (tmp_path / "none", (), 2, "does not exist"),
-        (tmp_path / "empty", (), 2, "holds no dataset"),
-        (tmp_path / "text", (), 1, "neither a .tar.gz nor a .tar"),
-        (bomb, ("--max-gib", "0.001"), 1, "unpacks to more than"),
-        (bomb, ("--max-gib", "0"), 2, "--max-gib"),
-        (sound.root, ("--into", sound.root), 4, "lie within one another"),
-    ):
-        result = fib("import", source, "-o", new, *options)
-        assert (result.exit_code, result.stdout) == (code, ""), result.stderr
-        assert words in result.stderr
+    result = fib("import", bomb, "-o", new, "--max-gib", "0.001")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "unpacks to more than" in result.stderr
     assert not new.exists()
 
 
@@ -147,18 +137,7 @@ def test_what_cannot_be_merged(fib, maker, second, tmp_path):
     assert (result.exit_code, result.stdout) == (1, "")
     assert "different definitions named 'double'" in result.stderr
     assert "reference" in result.stderr
-    assert fib("report", "merge", "--output", out).exit_code == 2
-    assert fib("report", "merge", "--local", root).exit_code == 2
-    assert fib("report", "merge", "--local", root, "--output", root / "merged").exit_code == 2
-    assert not (root / "merged").exists()
     assert not out.exists()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/file").write_text("mine")
-    assert fib("report", "merge", "--local", root, "-o", tmp_path / "full").exit_code == 4
-    result = fib("report", "merge", "--local", root, "-o", tmp_path / "full/file/merged")
-    assert result.exit_code == 4
-    assert str(tmp_path / "full/file/merged") in result.stderr
-    assert (tmp_path / "full/file").read_text() == "mine"
 
 
 # ------------------------------------------------------------------------------------- solution
@@ -184,27 +163,6 @@ def test_a_solution_there_and_back(fib, sound, tmp_path):
     }
     assert "new.py is new" in result.stderr
     assert json.loads(out.read_text())["sources"][0] == json.loads(file.read_text())["sources"][0]
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (("unpack", "none.json", "-o", "x"), 2, "no solution: none.json does not exist"),
-        (("pack", "none", "-o", "x"), 2, "has no solution.json"),
-        (("unpack", "bad.json", "-o", "x"), 1, "not valid JSON"),
-        (("unpack", "bad.json"), 2, "--output"),
-        (("unpack", "good.json", "-o", "."), 4, "not an empty folder"),
-    ],
-)
-def test_solutions_that_are_refused(fib, sound, tmp_path, monkeypatch, args, code, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.json").write_text("{")
-    good = next(sound.root.glob("solutions/alice/**/*.json")).read_bytes()
-    (tmp_path / "good.json").write_bytes(good)
-    result = fib("solution", *args)
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert words in result.stderr
-    assert not (tmp_path / "x").exists()
 
 
 def test_the_commands_need_neither_torch_nor_numpy(fib_process, sound, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from fib_datasets.transfer.importing import import_dataset
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.errors import ConflictError, StorageError, UnsafePathError
+from flashinfer_bench.errors import ConfigError, ConflictError, UnsafePathError
 
 NAME = "gemm_n8_k4"
 
@@ -98,10 +98,10 @@ def test_places_that_cannot_be_imported_into(dataset, second, tmp_path, tree):
     (tmp_path / "full/file").write_text("mine")
     before = tree(tmp_path)
     for place in (tmp_path / "full", tmp_path / "full/file"):
-        with pytest.raises(StorageError, match="not an empty folder"):
+        with pytest.raises(ConfigError, match="not an empty folder"):
             import_dataset(second.root, place)
     for place in (second.root, second.root / "sub", tmp_path):
-        with pytest.raises(StorageError, match="within one another"):
+        with pytest.raises(ConfigError, match="within one another"):
             import_dataset(second.root, place)
     assert tree(tmp_path) == before
 

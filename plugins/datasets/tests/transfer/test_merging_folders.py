@@ -10,7 +10,7 @@ import pytest
 
 from flashinfer_bench.data import TraceSet, export_trace_set, merge_trace_sets
 from flashinfer_bench.data.merge import merge_datasets
-from flashinfer_bench.errors import ConflictError, StorageError, UnsafePathError
+from flashinfer_bench.errors import ConfigError, ConflictError, StorageError, UnsafePathError
 
 NAME = "gemm_n8_k4"
 BLOB = "blob/workloads/gemm/x.safetensors"
@@ -138,11 +138,11 @@ def test_only_an_empty_folder_is_written_to(dataset, tmp_path):
     export_trace_set(trace_set, tmp_path / "empty")
     for place in (tmp_path / "empty", dataset):
         before = files(place)
-        with pytest.raises(StorageError, match="not an empty folder"):
+        with pytest.raises(ConfigError, match="not an empty folder"):
             export_trace_set(trace_set, place)
         assert files(place) == before
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="not an empty folder"):
+    with pytest.raises(ConfigError, match="not an empty folder"):
         export_trace_set(trace_set, tmp_path / "file")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fib_datasets.transfer.packing import pack_solution, unpack_solution
 from flashinfer_bench.data import Solution, save_json_file
-from flashinfer_bench.errors import DataError, StorageError, UnsafePathError
+from flashinfer_bench.errors import ConfigError, DataError, StorageError, UnsafePathError
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_outputs_that_are_refused(folder, file, tmp_path, tree):
         with pytest.raises(UnsafePathError, match="would become part"):
             pack_solution(folder, out)
     for out in (folder, file):
-        with pytest.raises(StorageError, match="not an empty folder"):
+        with pytest.raises(ConfigError, match="not an empty folder"):
             unpack_solution(file, out)
     assert tree(tmp_path) == before
 

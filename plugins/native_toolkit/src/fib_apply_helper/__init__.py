@@ -143,7 +143,7 @@ def _compile_aside() -> None:
         try:
             renew()
         except Exception:  # the others are to be told nevertheless
-            logger.debug("the helper of apply could not be put to use", exc_info=True)
+            logger.debug("the helper of apply could not be loaded", exc_info=True)
 
 
 def _compile(into: Path) -> None:
@@ -205,7 +205,7 @@ def helper() -> Optional[Callable[..., Check]]:
         if found is None:
             return None
         if not _is_sound(found):
-            raise ImportError(f"{found / _FILE} is not as it was compiled")
+            raise ImportError(f"{found / _FILE} has changed since it was compiled")
         loader = ExtensionFileLoader(_NAME, str(found / _FILE))
         spec = spec_from_file_location(_NAME, found / _FILE, loader=loader)
         assert spec is not None

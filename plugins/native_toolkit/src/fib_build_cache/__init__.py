@@ -17,6 +17,6 @@ def fib_register_commands() -> list[CommandSpec]:
             name="cache",
             factory="fib_build_cache.command:app",
             priority=850,
-            summary="List or prune what builds have left.",
+            summary="List or prune the build cache.",
         )
     ]

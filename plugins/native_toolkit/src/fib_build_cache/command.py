@@ -31,20 +31,20 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.IGNORECASE | re.ASCII)
 
-app = command_group("cache", "List or prune what builds have left in $FIB_CACHE_PATH.")
+app = command_group("cache", "List or prune the build cache in $FIB_CACHE_PATH.")
 
 
 def _parse_age(text: str) -> float:
     found = _AGE.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no time; write it as 90s, 15m, 12h, 30d or 4w")
+        raise typer.BadParameter(f"{text!r} is not a time; write it as 90s, 15m, 12h, 30d or 4w")
     return float(found[1]) * _SECONDS[found[2].lower()]
 
 
 def _parse_size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no size; write it as 5000000, 500MB or 2GiB")
+        raise typer.BadParameter(f"{text!r} is not a size; write it as 5000000, 500MB or 2GiB")
     base = 1024 if found[3] else 1000
     return int(float(found[1]) * base ** _POWERS[found[2].lower()])
 
@@ -52,7 +52,7 @@ def _parse_size(text: str) -> int:
 @app.command("list")
 def list_cache(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every library to see that it is as it was made.")
+        bool, typer.Option("--verify", help="Read every library to check that it is unchanged.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +74,7 @@ def prune_cache(
             "--older-than",
             parser=_parse_age,
             metavar="TIME",
-            help="Remove builds that were not used for so long: 12h, 30d, 4w.",
+            help="Remove builds unused for this long: 12h, 30d, 4w.",
         ),
     ] = None,
     max_size: Annotated[
@@ -83,18 +83,18 @@ def prune_cache(
             "--max-size",
             parser=_parse_size,
             metavar="SIZE",
-            help="Remove builds until all together are no larger: 500MB, 2GiB.",
+            help="Remove builds until the total is at most this: 500MB, 2GiB.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all builds.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run", help="Only list what would be removed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove builds, least recently used first, and always what nobody can use any more.
+    """Remove builds, least recently used first, and any that can no longer be used.
 
-    What a living process is building stays, and what is removed is built again when it is wanted.
+    A build in progress is kept; a removed build is made again when it is needed.
     """
     result = prune(
         older_than=older_than, max_bytes=max_size, everything=everything, dry_run=dry_run
@@ -111,9 +111,9 @@ def prune_cache(
         table("Would be removed" if dry_run else "Removed", COLUMNS, result.removed)
     did = "would remove" if dry_run else "removed"
     freed, left = _human(result.bytes_freed), _human(result.bytes_left)
-    talk(f"{did} {len(result.removed):,} entries of {freed}; {left} are left")
+    talk(f"{did} {len(result.removed):,} entries of {freed}; {left} left")
     if result.busy:
-        talk(f"left {len(result.busy):,} entries that are in use just now")
+        talk(f"kept {len(result.busy):,} entries that are in use")
 
 
 def _documents(entries: Iterable[CacheEntry]) -> list[dict[str, Any]]:

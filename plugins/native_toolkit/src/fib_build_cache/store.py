@@ -101,7 +101,8 @@ def list_entries(*, verify: bool = False) -> list[CacheEntry]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError(f"{base}: cannot be read: {error}") from error
+        hint = "set FIB_CACHE_PATH to a folder that can be read"
+        raise StorageError(f"{base}: cannot be read: {error.strerror}", hint=hint) from error
     entries = [entry for folder in folders for entry in _entries_in(folder, verify)]
     return sorted(entries, key=lambda entry: (entry.last_used, str(entry.path)))
 

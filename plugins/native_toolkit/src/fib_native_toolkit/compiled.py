@@ -268,7 +268,7 @@ class CompiledBuilder(Builder):
             inside = folder.resolve() in file.resolve().parents
             if not inside or file.is_symlink() or not file.is_file():
                 raise BuildError(
-                    f"solution {solution.name!r}: compiling left no library at {library!r} in its "
+                    f"solution {solution.name!r}: compiling produced no library {library!r} in its "
                     "folder",
                     hint="Does a flag in compile_options.ldflags, such as -o, send it elsewhere?",
                 )

@@ -107,7 +107,7 @@ def host_compiler_flags(cxx: Tool) -> list[str]:
 def _code_flags(name: str) -> list[str]:
     found = _CAPABILITY.fullmatch(name)
     if found is None:
-        raise ValueError(f"{name!r} is no compute capability (8.0, 9.0a, 12.0+PTX)")
+        raise ValueError(f"{name!r} is not a compute capability (8.0, 9.0a, 12.0+PTX)")
     major, minor, features, ptx = found.groups()
     number = f"{major}{minor}{features}"
     flags = [f"-gencode=arch=compute_{number},code=sm_{number}"]

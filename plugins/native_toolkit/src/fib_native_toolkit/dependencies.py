@@ -149,7 +149,7 @@ def find_dependencies(names: Iterable[str]) -> tuple[list[Dependency], list[str]
         here = found[name]
         if match.group(2) and here.version and not _allows(match.group(2), here.version):
             raise CapabilityError(
-                f"{name} {here.version} is here ({here.include_paths[0]}), "
+                f"found {name} {here.version} ({here.include_paths[0]}), "
                 f"but the solution needs {text.strip()!r}",
                 hint=_KNOWN[name].install,
             )

@@ -102,7 +102,7 @@ def cuda_architectures() -> tuple[str, ...]:
     found = [f"{name}a" if len(name) > 3 or name >= "9.0" else name for name in gpu_architectures()]
     if not chosen and not found:
         raise CapabilityError(
-            "no GPU to compile for: there is none here, and FIB_CUDA_ARCH_LIST is not set",
+            "no GPU to compile for: this machine has none, and FIB_CUDA_ARCH_LIST is not set",
             hint="Set FIB_CUDA_ARCH_LIST to the architectures to compile for, such as 9.0a.",
         )
     return chosen or tuple(found)

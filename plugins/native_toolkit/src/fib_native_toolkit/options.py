@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _FLAGS = ("cflags", "cuda_cflags", "ldflags")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_PATHS = "Relative include paths are looked for in the solution's folder; others are absolute."
-_QUOTES = "Flags are split as a shell does it; put quotes around what belongs together."
+_PATHS = "Relative include paths are relative to the solution's folder."
+_QUOTES = "Flags are split as in a shell; quote what belongs together."
 # By these, alone or in what is passed on (``-Wl,``, ``-Xcompiler=``), a compiler, an assembler or a
 # linker runs or loads what they name, or reads further options there.
 _OTHER_CODE = re.compile(
@@ -28,12 +28,12 @@ _OTHER_CODE = re.compile(
     r"|--(?:ld|linker|cuda|ptxas|hip|rocm)-path|-[f-]thinlto-(?:distributor|remote)[\w-]*=)"
 )
 _TOOLS = (
-    "Tools are the machine's (CC, CXX, CUDA_HOME, NVCC_CCBIN), -fuse-ld=lld names a linker. Flags "
+    "The machine sets tools (CC, CXX, CUDA_HOME, NVCC_CCBIN); -fuse-ld=lld names a linker. Flags "
     "themselves go into compile_options; -Bsymbolic goes to the linker: -Wl,-Bsymbolic."
 )
 _SHELL = re.compile(r"[$`;|&<>(){}*?\[\]~'\"\\!#]")  # nvcc runs its parts by /bin/sh
 _NO_SHELL = (
-    "Of signs, what nvcc is given may have . , : = + - _ / @ % ^ and blanks; define it in a source."
+    "The only signs allowed for nvcc are . , : = + - _ / @ % ^ and blanks; define it in a source."
 )
 _TORCH = re.compile(
     r"\b(PYBIND11_MODULE|TORCH_LIBRARY|TORCH_LIBRARY_IMPL|TORCH_LIBRARY_FRAGMENT)\b"
@@ -109,7 +109,7 @@ def _words_in(solution: Solution, field: str, flags: str) -> list[str]:
 
 def _check_for_shell(solution: Solution, field: str, value: str) -> None:
     if sign := _SHELL.search(value):
-        reason = f"has {sign[0]!r}, on which the shell that nvcc starts would act"
+        reason = f"has {sign[0]!r}, which the shell that nvcc starts would interpret"
         raise _refused(solution, field, value, reason, _NO_SHELL)
 
 

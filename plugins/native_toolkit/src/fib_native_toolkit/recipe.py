@@ -35,8 +35,8 @@ _ALSO_FOR_LINKING = ("-fopenmp", "-pthread", "-flto", "-fsanitize")
 _HINTS = (
     (
         r"undefined reference|undefined symbol",
-        "Whatever is used must be in a source, or in a library that compile_options.ldflags or "
-        "dependencies (cublas, cudnn, cutlass) name.",
+        "Define it in a source, or name its library in compile_options.ldflags or dependencies "
+        "(cublas, cudnn, cutlass).",
     ),
     (
         r"cannot find -l",
@@ -44,12 +44,12 @@ _HINTS = (
     ),
     (
         r"Permission denied",
-        "Compilers read the system's folders, the solution's and those that the environment names: "
-        "for headers CPATH, for libraries LIBRARY_PATH.",
+        "Compilers read the system's folders, the solution's, and those named by CPATH (headers) "
+        "and LIBRARY_PATH (libraries).",
     ),
     (
         r"(fatal|catastrophic) error: .*(No such file|cannot open)",
-        "Headers are looked for beside the file that includes them, in the solution's folder, and "
+        "Headers are searched beside the file that includes them, in the solution's folder, and "
         "in compile_options.include_paths.",
     ),
 )
@@ -105,7 +105,7 @@ def compiled_files(solution: Solution, kinds: Mapping[str, str]) -> tuple[tuple[
     if entry not in found:
         raise BuildError(
             f"solution {solution.name!r}: the entry file of a {solution.spec.language} solution "
-            f"must be compiled, which {entry!r} is not",
+            f"must be compilable, and {entry!r} is not",
             hint=f"It must end in one of {', '.join(sorted(kinds))}.",
         )
     return tuple(sorted(found.items()))

@@ -115,7 +115,7 @@ def find_nvcc() -> Tool:
         "nvcc",
         found,
         searched=", ".join([*searched, str(_USUAL_CUDA)]),
-        hint="Install the CUDA toolkit, or set CUDA_HOME to where it is.",
+        hint="Install the CUDA toolkit, or set CUDA_HOME to its folder.",
     )
 
 
@@ -172,7 +172,7 @@ def _find_compiler(name: str, variable: str, usual: tuple[str, ...]) -> Tool:
         _on_path(program),
         tuple(arguments),
         searched=f"${variable} is {command!r}",
-        hint=f"Unset {variable}, or set it to a compiler that is there.",
+        hint=f"Unset {variable}, or set it to an installed compiler.",
     )
 
 

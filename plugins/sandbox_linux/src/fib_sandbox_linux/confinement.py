@@ -83,14 +83,14 @@ class LinuxSandbox(SandboxMethod):
 
     needed = MappingProxyType(
         {
-            "writing to the files of others": ("landlock-files", "mount-namespace"),
-            "reading the memory of its judge": ("landlock-files",),
-            "ending its judge": ("landlock-signals",),
+            "writing to other files": ("landlock-files", "mount-namespace"),
+            "reading the judge's memory": ("landlock-files",),
+            "killing the judge": ("landlock-signals",),
             "the network": ("network-namespace", "system-calls"),
             "leaving its process group": ("system-calls",),
-            "gaining rights": ("no-new-privileges",),
-            "starting processes without end": ("process-limit",),
-            "writing files without end": ("resource-limits",),
+            "gaining privileges": ("no-new-privileges",),
+            "starting unlimited processes": ("process-limit",),
+            "writing unlimited files": ("resource-limits",),
         }
     )
     needed_on_cpu = MappingProxyType({"taking all memory": ("memory-limit",)})

@@ -146,7 +146,7 @@ def _apply(rules: _Ruleset, since: int, what: str) -> None:
 def _require(since: int, what: str) -> int:
     known = version()
     if known < since:
-        raise Unavailable(f"Landlock knows {what} from version {since} on; this is version {known}")
+        raise Unavailable(f"Landlock supports {what} since version {since}; here it is {known}")
     return known
 
 

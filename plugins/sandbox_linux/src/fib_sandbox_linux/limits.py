@@ -93,7 +93,7 @@ def limit_processes(limits: Limits) -> None:
         For root, whose processes are not counted.
     """
     if os.getuid() == 0:
-        raise Unavailable("the processes of root are not counted otherwise")
+        raise Unavailable("the processes of root are not counted")
     _lower(resource.RLIMIT_NPROC, _threads_of(os.getuid()) + limits.processes)
 
 
@@ -154,7 +154,7 @@ def join_group(controller: str, limit: Optional[int] = None) -> None:
             (group / file).read_text()
             (group / "cgroup.procs").write_text(str(os.getpid()))
         except OSError as error:
-            reason = f"no control group can be made: {error.strerror}"
+            reason = f"no control group can be created: {error.strerror}"
             _remove(group)
         else:
             return

@@ -63,7 +63,7 @@ def leave_network() -> None:
 
     Even its own address 127.0.0.1 cannot be reached there.
     """
-    _leave(_NEW_NETWORK | _NEW_IPC, "no network namespace can be made")
+    _leave(_NEW_NETWORK | _NEW_IPC, "no network namespace can be created")
 
 
 def leave_mounts(
@@ -83,7 +83,7 @@ def leave_mounts(
     hidden : iterable of Path
         Folders, which are empty from now on, and files, which are ``/dev/null``.
     """
-    _leave(_NEW_MOUNTS, "no mount namespace can be made")
+    _leave(_NEW_MOUNTS, "no mount namespace can be created")
     try:
         call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
         folders = [path for path in dict.fromkeys(writable) if path.is_dir()]
@@ -111,7 +111,7 @@ def _set_read_only(folder: Path, value: bool, flags: int = 0) -> None:
         call("mount_setattr", _AT_FDCWD, os.fsencode(folder), flags, change, ctypes.sizeof(change))
     except OSError as error:
         if error.errno == errno.ENOSYS:
-            raise Unavailable("it takes Linux 5.12 to mount all files read-only") from None
+            raise Unavailable("mounting all files read-only needs Linux 5.12") from None
         raise
 
 

@@ -190,7 +190,7 @@ def install(program: Sequence[Instruction]) -> None:
     try:
         refusing = call("seccomp", _SET_MODE_FILTER, _ALL_THREADS, _Program(len(array), pointer))
     except OSError as error:
-        raise Unavailable(f"the kernel takes no filter: {error}") from None
+        raise Unavailable(f"the kernel does not accept a filter: {error}") from None
     if refusing:
         raise Unavailable(f"thread {refusing} already has another filter")
 

@@ -42,7 +42,7 @@ def machine() -> str:
     if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
         raise Unavailable("only 64-bit Linux offers it")
     if name not in NUMBERS:
-        raise Unavailable(f"not known on {name}, only on {', '.join(sorted(NUMBERS))}")
+        raise Unavailable(f"unsupported on {name}, only on {', '.join(sorted(NUMBERS))}")
     return name
 
 

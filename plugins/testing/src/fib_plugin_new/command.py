@@ -23,7 +23,8 @@ from flashinfer_bench import __version__
 from flashinfer_bench.cli.options import option
 from flashinfer_bench.cli.output import emit, printable, talk
 from flashinfer_bench.cli.plugins import known_kind
-from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
+from flashinfer_bench.data.storage import storage_error
+from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.plugins import KINDS, Settings, canonical, discover, hook_of
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _write(target: Path, files: dict[str, str]) -> None:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
-        raise StorageError(f"{target}: cannot be written: {error}") from error
+        raise storage_error(target, error) from error
 
 
 def _small_files(names: Names) -> dict[str, str]:

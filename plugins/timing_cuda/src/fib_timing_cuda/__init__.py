@@ -20,7 +20,7 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         name="timers",
         factory="fib_timing_cuda.command:app",
         priority=860,
-        summary="List clocks, and check what they can do here.",
+        summary="List and check timers: resolution, overhead and agreement.",
     )
 
 
@@ -33,8 +33,8 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         factory="fib_timing_cuda.cuda_event:CudaEventTimer",
         probe="fib_timing_cuda.probes:cuda_event",
         resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="what a pair of events costs, measured at the first call, is taken out (at most "
-        "3 us); 1 to 5 us stay in where the device's clock ticks too slowly to tell",
+        overhead="the cost of a pair of events, measured at the first call, is subtracted (at most "
+        "3 us); 1 to 5 us remain where the device's clock is too coarse to tell",
         summary="A pair of CUDA events around each call",
     )
     # The next two are for trusted solutions, and are taken only where they are asked for.
@@ -45,7 +45,7 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         probe="fib_timing_cuda.probes:cuda_event",
         priority=20,
         resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="as cuda_event; the start of a graph stays in",
+        overhead="as cuda_event; the launch of a graph is included",
         trusting=True,
         summary="Captures each call as a CUDA graph, and times its replay",
     )
@@ -56,7 +56,7 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         probe="fib_timing_cuda.probes:do_bench",
         priority=10,
         resolution_ms=_EVENT_RESOLUTION_MS,
-        overhead="launches by the host and gaps between them stay in",
+        overhead="launches by the host and gaps between them are included",
         repeats=True,
         caches=("cold",),
         summary="Triton's do_bench: the median of many calls with the same inputs",
@@ -68,6 +68,6 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         probe="fib_timing_cuda.probes:cupti",
         priority=30,  # below events: for kernels that are shorter than these can tell
         resolution_ms=1e-6,
-        overhead="launches and gaps before the first activity and after the last are left out",
+        overhead="launches and gaps before the first activity and after the last are excluded",
         summary="From the start of a call's first kernel or copy to the end of its last",
     )

@@ -304,9 +304,9 @@ def _require_alive(
         alive()
     except Exception as gone:  # noqa: BLE001 - of the driver, by way of torch
         raise TimingError(
-            f"{device} does not answer any more, while timer {timer.name!r} was checked: "
+            f"{device} stopped responding while timer {timer.name!r} was checked: "
             f"{_in_a_line(gone)}; the timer says: {_in_a_line(error)}",
-            hint="see what nvidia-smi and the kernel's log say about the device",
+            hint="check nvidia-smi and the kernel log",
         ) from error
 
 

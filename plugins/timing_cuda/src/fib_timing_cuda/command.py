@@ -16,6 +16,7 @@ from flashinfer_bench.cli import run_options
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, LogLevel
 from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+from flashinfer_bench.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ CHECKED = ("device", "timer", "version", "resolution_us", "overhead_us")
 
 app = typer.Typer(
     name="timers",
-    help="List timing backends, and check what they can do on this machine.",
+    help="List timers, and check their resolution, overhead and agreement on this machine.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_timers(as_json: AsJson = False) -> None:
-    """List timing backends in the order in which they are taken, and whether they can be used."""
+    """List timers in the order of selection, and whether they can be used here."""
     from flashinfer_bench.plugins import default_catalog
 
     # What a plugin or a probe prints is talk, and must not end up in the data.
@@ -62,7 +63,7 @@ def check(
     device: run_options.Device = None,
     timer: Annotated[
         Optional[list[str]],
-        typer.Option("--timer", metavar="NAME", help="Check only this one. Can be repeated."),
+        typer.Option("--timer", metavar="NAME", help="Check only this timer; can be repeated."),
     ] = None,
     as_json: AsJson = False,
     log_level: LogLevel = None,
@@ -70,12 +71,12 @@ def check(
     """Measure resolution, overhead, agreement and noise of the timers for a device.
 
     Work of 10, 100 and 1000 microseconds, by the device's own clock, is measured with each timer.
-    Lengths of which the timer's overhead is more than 5 %, or that are not known to 5 %, are shown
-    and not judged. Noise is that of A/A tests: by how much two medians over the same work differ.
-    Let the machine be idle.
+    Lengths with a timer overhead of more than 5 %, or not known to within 5 %, are shown but not
+    judged. Noise is from A/A tests: by how much two medians over the same work differ. The
+    machine should be idle.
 
-    Exits with 1 if timers differ by more than 5 % from a known length or from one another, or one
-    of them fails.
+    Exits with 1 if timers differ by more than 5 % from a known length or from one another, or if
+    one fails.
     """
     set_up_logging(log_level, default="WARNING")
     from flashinfer_bench.bench.backends import choose_devices
@@ -83,6 +84,10 @@ def check(
 
     with redirect_stdout(sys.stderr):
         catalog = default_catalog()
+        for name in set(timer or ()).difference(known := catalog.timers.names):
+            told = f"No timer {name!r}. Available timers: {', '.join(known)}."
+            hint = "Run `fib plugins list --kind timer` to see what is installed."
+            raise UnknownNameError(told, hint=hint, unknown=(name,))
         reports = [_check(catalog, name, timer or []) for name in choose_devices(device)]
     unusable = [
         {"device": one.device, "name": entry.name, "reason": no.reason, "remedy": no.remedy}

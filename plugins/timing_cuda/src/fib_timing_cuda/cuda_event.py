@@ -26,8 +26,8 @@ _TAIL = "the device was busy beyond the end of the timed stream; that time is in
 _GAPS = (
     "enqueuing took longer than the device is held: the latency may include waiting for the host"
 )
-_NOT_FILLED = "the device could not be filled while calls were enqueued: do not trust other streams"
-_NOT_REMOVED = "what a pair of events costs could not be measured here: it is in the latency"
+_NOT_FILLED = "the device could not be filled while enqueuing: work on other streams may be missed"
+_NOT_REMOVED = "the cost of a pair of events could not be measured here: it is in the latency"
 
 
 class EventTimer(Timer):

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ENQUEUED_US = 100.0  # two events and a graph, generously
-_EMPTY = "nothing was captured: the call launched no work on the stream that is current"
+_EMPTY = "nothing was captured: the call launched no work on the current stream"
 _NOT_FILLED = "the device could not be filled while the graph was enqueued"
 _HINT = "use --timer cuda_event, which calls a solution as it is"
 # Each makes or deletes something that capturing does not allow, or waits for the device.
-_CAUSES = "it may wait for the device, copy from or to it, or use a stream of its own"
+_CAUSES = "it may wait for the device, copy to or from it, or use its own stream"
 
 
 class CudaGraphTimer(EventTimer):

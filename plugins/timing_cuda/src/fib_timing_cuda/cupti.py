@@ -119,7 +119,7 @@ def split_at_hold(activities: Iterable[Activity]) -> tuple[int, list[Activity]]:
     raise TimingError(
         "CUPTI has not recorded the timer's own kernel: recording was switched off in this "
         f"process, or its buffers were lost ({len(ordered)} other records)",
-        hint="see that the solution uses no profiler, or take --timer cuda_event",
+        hint="make sure the solution uses no profiler, or use --timer cuda_event",
     )
 
 
@@ -170,7 +170,7 @@ def _require_times(activity: Activity) -> None:
     raise TimingError(
         f"CUPTI recorded {activity.what} {activity.name[:100]!r} from {activity.start} to "
         f"{activity.end} ns, which makes no sense",
-        hint="take --timer cuda_event",
+        hint="use --timer cuda_event",
     )
 
 
@@ -201,11 +201,11 @@ _KINDS = {
 
 _HINTS = {
     _SEVERAL_SUBSCRIBERS: "another tool records this process: nsys, ncu, torch.profiler, "
-    "compute-sanitizer or cuda-gdb; run without it, or take --timer cuda_event",
+    "compute-sanitizer or cuda-gdb; run without it, or use --timer cuda_event",
     _INSUFFICIENT_PRIVILEGES: "the driver allows profiling to administrators only; ask for "
-    "NVreg_RestrictProfilingToAdminUsers=0, or take --timer cuda_event",
+    "NVreg_RestrictProfilingToAdminUsers=0, or use --timer cuda_event",
 }
-_OTHER_HINT = "see that cupti-python and libcupti are of torch's CUDA, or take --timer cuda_event"
+_OTHER_HINT = "check that cupti-python and libcupti match torch's CUDA, or use --timer cuda_event"
 
 
 class Recorder:
@@ -348,8 +348,8 @@ _NOTICEABLE_IDLENESS = 0.10
 # Without figures: a trace keeps each remark once, whatever the number of calls.
 _NOTHING = "no kernel, copy or fill was recorded: the latency is that of two events with no work"
 _UNSEEN = (
-    "the time by events was longer than from the first recorded activity to the last: it is given "
-    "instead"
+    "the time by CUDA events, being longer than from the first recorded activity to the last, is "
+    "used"
 )
 _IDLE = "the device was idle for over a tenth of the time from a call's first activity to its last"
 

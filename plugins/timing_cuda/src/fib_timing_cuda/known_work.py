@@ -142,7 +142,7 @@ def work_for(device: str) -> KnownWork:
         return CpuWork()
     if kind == "cuda":
         return CudaWork(device)
-    raise CapabilityError(f"there is no work of known length for {device!r}; use cpu or cuda:N")
+    raise CapabilityError(f"no work of known length for {device!r}; use cpu or cuda:N")
 
 
 def _calibrated(

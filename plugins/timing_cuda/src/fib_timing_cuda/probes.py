@@ -23,7 +23,7 @@ def cuda_event() -> Availability:
         )
     devices = len(nvidia_gpus())
     if devices == 0:
-        return Availability(False, "no NVIDIA device is found", "check the driver with nvidia-smi")
+        return Availability(False, "no NVIDIA device was found", "check the driver with nvidia-smi")
     return Availability(True, f"CUDA {version}, {devices} devices")
 
 
@@ -36,7 +36,7 @@ def do_bench() -> Availability:
 
 
 _OLDEST = 13
-_INSTALL = "pip install 'cupti-python>=13', in one call with the torch that is installed"
+_INSTALL = "pip install 'cupti-python>=13', in one command with your torch"
 # Set by tools that are loaded into every program which uses CUDA, and subscribe to CUPTI there.
 _TOOLS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
@@ -82,7 +82,7 @@ def check_tools() -> None:
     for variable, tool in _TOOLS.items():
         if os.environ.get(variable):
             raise CapabilityError(
-                f"{variable} is set: {tool} records what this process does on the GPU, and CUPTI "
-                "serves one at a time",
-                hint="run without it, or take --timer cuda_event",
+                f"{variable} is set: {tool} records this process on the GPU, and CUPTI serves "
+                "one tool at a time",
+                hint="run without it, or use --timer cuda_event",
             )

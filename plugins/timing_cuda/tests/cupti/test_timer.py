@@ -50,7 +50,7 @@ class TestHeldAgainstEvents:
         events.says_ms = 0.0048
         assert latency(timer, lambda: events.run((0, 2))) == approx(0.0048)
         (note,) = timer.take_notes()
-        assert "it is given instead" in note
+        assert "by CUDA events" in note
 
     @pytest.mark.parametrize(("graph", "given"), [(3, 0.02), (0, 0.028)])
     def test_a_graph_has_to_be_started(self, timer, events, graph, given):

@@ -1,4 +1,4 @@
-"""Making calls: the dispatcher of a definition decides for each who answers it.
+"""Making calls: the dispatcher of a definition decides what answers each.
 
 What can be known beforehand is worked out when a dispatcher is made, and written into the function
 that all calls go through (`hot_path`). A call of a pattern that has been seen is recognised by one

@@ -1,4 +1,4 @@
-"""The dispatcher of a definition: who answers a call, a solution or the original."""
+"""The dispatcher of a definition: what answers a call, a solution or the original."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_STRIDES = 64
 
 
 class Dispatcher:
-    """Decides for each call of a definition who answers it.
+    """Decides what answers each call of a definition.
 
     Everything may be called from several threads; calls of patterns that are known take no lock.
 
@@ -299,7 +299,7 @@ class Dispatcher:
         if fallback is None:
             raise RuntimeError(
                 f"no solution of {self._name} can take this call ({reason}), and there is no "
-                f"fallback; `fib apply explain DATASET {self.definition.name}` shows what there is"
+                f"fallback; `fib apply explain {self.definition.name} DATASET` shows why"
             )
         return self._original(args, kwargs, fallback)
 
@@ -315,8 +315,8 @@ class Dispatcher:
         solution = f"solution {entry.target.solution!r} of {self._name}"
         if self.layout.mutated:
             raise RuntimeError(
-                f"{solution} failed, and may have changed inputs before: the original cannot "
-                "be called in its place"
+                f"{solution} failed, and may have changed its inputs: the original cannot "
+                "be called instead"
             ) from error
         if fallback is None:
             raise RuntimeError(f"{solution} failed, and there is no fallback") from error
@@ -346,7 +346,7 @@ class Dispatcher:
         if entry.take_out(why):
             for routes in self._routes:
                 routes.retire(entry)
-            self._tell(f"solution {entry.target.solution!r} of {self._name} is not used any more "
+            self._tell(f"solution {entry.target.solution!r} of {self._name} is no longer used "
                        f"for {entry}: it {why}")  # fmt: skip
 
     # -------------------------------------------------------------------- comparing the two
@@ -432,8 +432,8 @@ class Dispatcher:
             self._shadow.compare_outputs(self._call(function, *a), a, fallback.outputs(*a))
         except Exception as error:  # noqa: BLE001  # whatever the solution or the original raises
             self._tell(
-                f"solution {entry.target.solution!r} of {self._name} takes no inputs with "
-                f"such strides: {error}"
+                f"solution {entry.target.solution!r} of {self._name} does not take "
+                f"inputs with such strides: {error}"
             )
             return False
         return True

@@ -1,4 +1,4 @@
-"""The quickest way there is here to recognise calls like those seen before.
+"""The quickest way on this machine to recognise calls like earlier ones.
 
 A *maker* is given the tensors of a call, and positions of those that are written to. It returns a
 check that passes for tensors like these: of the same exact type, dispatch keys, dtype, device,

@@ -186,13 +186,13 @@ def _require_close(what: str, actual: Any, expected: Any, tolerance: dict[str, A
             f"{what} has shape {list(left.shape)}, that of the original {list(right.shape)}"
         )
     if isinstance(expected, torch.Tensor) and left.dtype != right.dtype:
-        raise Disagreement(f"{what} is of {left.dtype}, that of the original of {right.dtype}")
+        raise Disagreement(f"{what} has dtype {left.dtype}, that of the original {right.dtype}")
     found = compare(left, right, atol=tolerance["atol"], rtol=tolerance["rtol"])
     ratio, cap = tolerance.get("required_matched_ratio"), tolerance.get("max_error_cap")
     if not found.passes(1.0 if ratio is None else ratio, float("inf") if cap is None else cap):
         raise Disagreement(
             f"{what} differs from that of the original by up to {found.max_absolute_error:.3g} "
             f"(relatively {found.max_relative_error:.3g}) in {found.elements - found.matched} of "
-            f"{found.elements} elements; allowed is {tolerance['atol']:.3g}, or relatively "
+            f"{found.elements} elements; allowed: {tolerance['atol']:.3g}, or relatively "
             f"{tolerance['rtol']:.3g}"
         )

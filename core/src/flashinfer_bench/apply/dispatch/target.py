@@ -153,7 +153,7 @@ def keep_for_ever(target: Target) -> None:
 
 
 class WrongOutputError(Exception):
-    """A solution returned something that is no output of its definition."""
+    """A solution returned something that is not an output of its definition."""
 
 
 def checked_outputs(layout: Layout, result: Any, args: Sequence[Any]) -> list[Any]:
@@ -189,7 +189,7 @@ def checked_outputs(layout: Layout, result: Any, args: Sequence[Any]) -> list[An
         wrong = _wrong(operand, output, sizes, device)
         if wrong:
             shape = "a scalar" if operand.shape is None else f"shape {list(operand.shape)}"
-            declared = f"declared is {shape} of {operand.dtype}"
+            declared = f"the definition declares {shape} of {operand.dtype}"
             raise WrongOutputError(f"output {operand.name!r} is {wrong}; {declared}")
     return outputs
 

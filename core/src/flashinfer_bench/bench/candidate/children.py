@@ -98,6 +98,6 @@ def kill_strays(spared: Collection[int]) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(stray, os.WNOHANG)
         if time.monotonic() > deadline:
-            logger.warning("processes %s outlive their candidate", strays)
+            logger.warning("processes %s outlived their worker", strays)
             return
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Removing what a solution has left in its folder, whatever that is."""
+"""Removing whatever a solution has left in its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process relations that Python does not offer: who dies with whom, and who inherits orphans."""
+"""Process relations that Python does not offer: which processes die together or adopt orphans."""
 
 from __future__ import annotations
 

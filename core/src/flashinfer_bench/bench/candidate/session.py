@@ -125,7 +125,7 @@ class Session:
         if isinstance(request, wire.Compile):
             return self._compile(request), ()
         if self._compiles_only:
-            raise RunnerError("this process has been started to compile, and for nothing else")
+            raise RunnerError("this process was started only to compile")
         if isinstance(request, wire.Load):
             return self._load(request), ()
         if isinstance(request, wire.PutInputs):
@@ -145,7 +145,7 @@ class Session:
 
     def _confine(self, request: wire.Confine) -> wire.Message:
         if self._subject is not None or self._builder:
-            raise RunnerError("code of a solution has been here; it is too late to be confined")
+            raise RunnerError("a solution has run in this process; it is too late to confine it")
         if self._sandbox is None:
             return wire.Confined(request.token, [], {"sandbox": "none is installed"})
         try:
@@ -215,7 +215,7 @@ class Session:
         inputs, words = None, None
         if request.attached:
             if self._attached is None or request.slot >= len(self._attached.sets):
-                raise RunnerError(f"no memory has been attached with a slot {request.slot}")
+                raise RunnerError(f"no memory has been attached for slot {request.slot}")
             inputs, words = self._attached.sets[request.slot], self._attached.words
         else:
             inputs = self._inputs(request.slot)
@@ -238,7 +238,7 @@ class Session:
         timer = self._timers.get(name)
         if timer is None:
             known = ", ".join(sorted(self._timers)) or "none"
-            raise RunnerError(f"there is no timer {name!r} for {self._device}; there are: {known}")
+            raise RunnerError(f"there is no timer {name!r} for {self._device}; available: {known}")
         if isinstance(timer, Exception):
             raise RunnerError(f"timer {name!r} cannot be used: {timer}") from timer
         return timer

@@ -217,7 +217,7 @@ class TimedCalls:
             If none has been made.
         """
         if self._outputs is None:
-            raise RunnerError("no call has been fired that could be collected")
+            raise RunnerError("there is no fired call to collect")
         return self._outputs
 
 

@@ -123,9 +123,9 @@ class CallTiming(Conversation):
             whole = time.perf_counter() - began
             reply = self._expect("time", request, wire.Fired, payload)
             if attached and took is None:
-                raise ProtocolError("it told of a call that it had not answered in the page")
+                raise ProtocolError("it reported a call not answered in the shared page")
             if len(reply.places) != len(reply.values):
-                raise ProtocolError(f"{len(reply.places)} places of {len(reply.values)} outputs")
+                raise ProtocolError(f"{len(reply.places)} places for {len(reply.values)} outputs")
             shown = list(map(_without_elements, reply.values))
         number = _ATTACHED if attached else slot
         self._returned = _Returned(number, reply.values, reply.places, shown)
@@ -257,7 +257,7 @@ class CallTiming(Conversation):
                 return self._read(returned, budget, deadline)
             # What has no address on the CPU cannot be sent either: the process says why.
             self._ask_for_outputs(budget, deadline)
-            raise ProtocolError("it sent a tensor that it had told no address of")
+            raise ProtocolError("it sent a tensor whose address it had not reported")
 
     def _ask_for_outputs(self, budget: int, deadline: Deadline) -> list[Any]:
         request = wire.Collect(new_token(), budget)
@@ -378,17 +378,17 @@ def _read_value(
     if not isinstance(value, wire.TensorValue):
         return shown
     if value.nbytes != shown.numel() * shown.element_size():
-        raise ProtocolError(f"{value.nbytes} bytes are not those of {value.dtype} {value.shape}")
+        raise ProtocolError(f"{value.nbytes} bytes do not fit {value.dtype} {value.shape}")
     if value.nbytes > budget:
         return shown  # on device meta, as of `Candidate.call`
     assert place is not None
     if len(place.strides) != len(value.shape):
-        raise ProtocolError(f"strides {place.strides} of a tensor of shape {value.shape}")
+        raise ProtocolError(f"strides {place.strides} for a tensor of shape {value.shape}")
     span = span_of(value.shape, place.strides, shown.element_size())
     if span != place.span or span > budget + _LONGEST_SPAN:
         raise ProtocolError(
-            f"{value.dtype} {value.shape} with strides {place.strides} has {span} bytes from first "
-            f"to last; it told {place.span}, and {budget + _LONGEST_SPAN} are allowed"
+            f"{value.dtype} {value.shape} with strides {place.strides} spans {span} bytes; "
+            f"it reported {place.span}, and {budget + _LONGEST_SPAN} are allowed"
         )
     memory = frozen.read(place.address, span)
     return tensor_from_span(value.dtype, value.shape, place.strides, memory)

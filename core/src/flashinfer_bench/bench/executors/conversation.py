@@ -166,10 +166,10 @@ class Conversation(Candidate):
     def _crash(self, stage: Stage) -> CandidateCrashed:
         code = self._process.exit_code
         if code is None and not self._process.ended():
-            what = "cannot be used after what happened before"
+            what = "cannot be used after an earlier failure"
         else:
             what = describe_exit(code)
-        return CandidateCrashed(f"the candidate process {what}", stage=stage, exit_code=code)
+        return CandidateCrashed(f"the worker {what}", stage=stage, exit_code=code)
 
     def _ask(
         self,
@@ -186,7 +186,7 @@ class Conversation(Candidate):
         self, stage: Stage, request: wire.Message, expected: type[ReplyT], reply: wire.Message
     ) -> ReplyT:
         if reply.token != request.token:
-            raise ProtocolError("an answer to another request came")
+            raise ProtocolError("it answered another request")
         if isinstance(reply, wire.Failed):
             self._usable = not reply.fatal
             kind, message, trace = map(printable, (reply.kind, reply.message, reply.traceback))
@@ -200,7 +200,7 @@ class Conversation(Candidate):
                 builder=printable(reply.builder),
             )
         if not isinstance(reply, expected):
-            raise ProtocolError(f"{type(reply).__name__} came where {expected.__name__} is due")
+            raise ProtocolError(f"got {type(reply).__name__} instead of {expected.__name__}")
         return reply
 
     def _wait(self, fd: int, events: int, deadline: Deadline) -> None:

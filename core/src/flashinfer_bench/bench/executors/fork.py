@@ -62,7 +62,7 @@ class ForkExecutor(Executor):
             return self._spawn_from(server, family)
         except (RunnerError, OSError) as error:
             family.require_open()
-            logger.warning("no candidate could be started, trying once more: %s", error)
+            logger.warning("cannot start a worker, trying again: %s", error)
             # The end of a server is that of all its candidates, the one that is timed included.
             if isinstance(error, TimeoutError) or not family.candidates:
                 family.discard(server)
@@ -71,7 +71,7 @@ class ForkExecutor(Executor):
             return self._spawn_from(server, family)
         except (RunnerError, OSError) as error:
             family.require_open()
-            raise RunnerFatalError(f"no candidate can be started: {error}") from error
+            raise RunnerFatalError(f"cannot start a worker: {error}") from error
 
     def _spawn_from(self, server: ForkServer, family: _Family) -> ProcessCandidate:
         process, ends = server.fork(timeout_s=self._spawn_timeout_s)

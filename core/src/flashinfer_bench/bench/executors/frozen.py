@@ -59,7 +59,7 @@ def _refusal() -> Optional[str]:
         return None
     if scope < 2 or os.geteuid() == 0:
         return None
-    return f"kernel.yama.ptrace_scope is {scope}: only an administrator may read a process"
+    return f"kernel.yama.ptrace_scope is {scope}: only root may read another process"
 
 
 class FrozenTree:
@@ -94,7 +94,7 @@ class FrozenTree:
                 self._freezer.freeze()
             while not self._is_still():
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"process {pid} does not stop within {timeout_s:g} s")
+                    raise TimeoutError(f"process {pid} did not stop within {timeout_s:g} s")
                 time.sleep(_LOOK_S)
         except FileNotFoundError:
             raise _ended(pid) from None
@@ -134,7 +134,7 @@ class FrozenTree:
             If something in the tree moves.
         """
         if not self._is_still():
-            raise ProtocolError("it went on while it should have stood still")
+            raise ProtocolError("it kept running while it should have been stopped")
 
     def read(self, address: int, nbytes: int) -> memoryview:
         """Copy `nbytes` from the memory of the process into writable memory of this one.

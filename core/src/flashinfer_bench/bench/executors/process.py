@@ -39,7 +39,7 @@ class ProcessCandidate(CallTiming):
             with self._exchange("start", timeout_s) as deadline:
                 reply = self._channel.receive(deadline)
                 if not isinstance(reply, wire.Ready):
-                    raise ProtocolError(f"it began with {type(reply).__name__}")
+                    raise ProtocolError(f"its first message was {type(reply).__name__}")
         except CandidateError as error:
             raise RunnerError(f"{error}\n{self.log()}".strip()) from error
         finally:

@@ -180,7 +180,7 @@ class ForkServer:
             ) from error
         if ready.threads > 1:
             logger.warning(
-                "the fork server has %d threads; candidates may hang in parallel code",
+                "the fork server has %d threads; workers may hang in parallel code",
                 ready.threads,
             )
 

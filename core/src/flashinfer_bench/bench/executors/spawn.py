@@ -116,7 +116,7 @@ class SpawnExecutor(Executor):
         try:
             return self._start(role)
         except (RunnerError, OSError) as error:
-            raise RunnerFatalError(f"no candidate can be started: {error}") from error
+            raise RunnerFatalError(f"cannot start a worker: {error}") from error
 
     def _start(self, role: tuple[str, ...]) -> ProcessCandidate:
         self._require_open()

@@ -1,4 +1,4 @@
-"""The threads of a candidate, seen from outside (Linux): how busy they are, and on which cores.
+"""The threads of a worker, seen from outside (Linux): how busy they are, and on which cores.
 
 Times are the scheduler's own (``/proc/PID/task/TID/schedstat``).
 """

@@ -44,7 +44,7 @@ class Parameter:
     name : str
         Under which users set it.
     default : int or float
-        Its value if nobody does; an integer takes integers only.
+        Its default; if that is an integer, only integers are allowed.
     help : str
         What it does, in a line.
     unit : str
@@ -247,8 +247,8 @@ def _load(entry: Registered[StopRuleSpec]) -> type[StoppingRule]:
     if isinstance(rule, type) and issubclass(rule, StoppingRule) and rule.name == entry.name:
         return rule
     raise PluginLoadError(
-        f"The {entry.label} of {entry.origin}: {entry.spec.factory} is no StoppingRule "
-        "of this name",
+        f"The {entry.label} of {entry.origin}: {entry.spec.factory} is not a "
+        "StoppingRule of this name",
         hint=f"Run `fib plugins doctor {entry.plugin}`.",
     )
 
@@ -258,7 +258,7 @@ def _names(rule: type[StoppingRule]) -> tuple[str, ...]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for whoever has mistyped one of the known names."""
+    """Return a hint for a mistyped name."""
     known = list(known)
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

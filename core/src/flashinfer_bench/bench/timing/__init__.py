@@ -1,4 +1,4 @@
-"""Clocks: timing backends, and a function that uses the best one there is."""
+"""Timers, and a function that uses the best one available."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def time_runnable(
     """Time `fn` in this process, always with the same arguments.
 
     For a look at code that you trust. `flashinfer_bench.bench.Benchmark` measures code of others
-    in a process of its own, with new arguments for each call.
+    in a separate process, with new arguments for each call.
 
     Parameters
     ----------
@@ -109,13 +109,13 @@ def pick_timer(
             others = ", ".join(one.name for one in fitting)
             raise ConfigError(
                 f"timer {name!r} {why}; --trust {trust} does not allow that",
-                hint="give --trust off if you trust the solutions"
-                + (f", or take another timer: {others}" if others else ""),
+                hint="use --trust off if you trust the solutions"
+                + (f", or another timer: {others}" if others else ""),
             )
         if cache not in caches:
             raise ConfigError(
-                f"timer {name!r} has {' and '.join(caches)} caches only, not {cache} ones",
-                hint=f"give --cache {caches[0]}, or take another timer: run 'fib timers list'",
+                f"timer {name!r} supports only {' and '.join(caches)} caches, not {cache} ones",
+                hint=f"use --cache {caches[0]}, or another timer: run 'fib timers list'",
             )
         return named, None
     for place, entry in enumerate(fitting):
@@ -136,7 +136,7 @@ def pick_timer(
         for entry in timers
     ]
     raise CapabilityError(
-        f"no timer for {device!r} with {cache} caches can be used here; there are: "
+        f"no timer for {device!r} with {cache} caches can be used here; installed: "
         f"{', '.join(told)}",
         hint="run 'fib timers list' to see what is installed",
     )

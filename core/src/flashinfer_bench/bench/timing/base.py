@@ -1,4 +1,4 @@
-"""What a timing backend is."""
+"""What a timer is."""
 
 from __future__ import annotations
 

@@ -102,10 +102,10 @@ def unpack(data: bytes, expected: type[PacketT]) -> PacketT:
     try:
         packet = _DECODER.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ProtocolError(f"a packet that is not allowed: {error}") from error
+        raise ProtocolError(f"an invalid packet: {error}") from error
     if isinstance(packet, Refused) and expected is not Refused:
         raise RunnerError(packet.reason)
     if not isinstance(packet, expected):
         kind = type(packet).__name__
-        raise ProtocolError(f"{kind} came where {expected.__name__} is due")
+        raise ProtocolError(f"got {kind} instead of {expected.__name__}")
     return packet

@@ -204,7 +204,7 @@ class FrameStream:
         view = flat(buffer)
         length = self._receive_header(FrameKind.BLOB, deadline)
         if length != view.nbytes:
-            raise ProtocolError(f"a blob of {length} bytes came where {view.nbytes} were announced")
+            raise ProtocolError(f"got a blob of {length} bytes where {view.nbytes} were announced")
         self._fill(view, deadline)
 
     def _receive_header(self, expected: FrameKind, deadline: Deadline) -> int:
@@ -212,9 +212,9 @@ class FrameStream:
         self._fill(memoryview(header), deadline, at_boundary=True)
         magic, kind, length = HEADER.unpack(header)
         if magic != MAGIC:
-            raise ProtocolError(f"bytes that are no frame: {bytes(header)!r}")
+            raise ProtocolError(f"not a frame: {bytes(header)!r}")
         if kind != expected.value:
-            raise ProtocolError(f"a frame of kind {kind!r} came where {expected.value!r} is due")
+            raise ProtocolError(f"got a frame of kind {kind!r} instead of {expected.value!r}")
         return int(length)
 
     def _fill(self, view: memoryview, deadline: Deadline, *, at_boundary: bool = False) -> None:
@@ -256,7 +256,7 @@ class FrameStream:
             for descriptor in found:
                 os.close(descriptor)
             more = " and more" if flags & socket.MSG_CTRUNC else ""
-            raise ProtocolError(f"{len(found)}{more} open files came where {count} are due")
+            raise ProtocolError(f"got {len(found)}{more} open files where {count} were expected")
         for descriptor in found:
             os.set_inheritable(descriptor, False)
         return list(found)

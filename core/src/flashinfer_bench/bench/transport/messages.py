@@ -121,7 +121,7 @@ class Codec(Generic[MessageT]):
             return self._decoder.decode(data)
         # A text that nests deeply, or is not UTF-8, is refused with other exceptions.
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise ProtocolError(f"a message that is not allowed: {error}") from error
+            raise ProtocolError(f"an invalid message: {error}") from error
 
 
 def encode(message: Message) -> bytes:

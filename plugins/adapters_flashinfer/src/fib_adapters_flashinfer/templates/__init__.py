@@ -364,9 +364,9 @@ _REQUIRED: Any = object()  # stands for the default of what has none
 def _plans(api: Api) -> dict[int, Plan]:
     """Return the plans of an API, by the identity of the template."""
     if api.is_method:
-        raise UnsupportedError("its result depends on what its object was given before")
+        raise UnsupportedError("its result depends on earlier calls of its object")
     if len(api.templates) > 1 and api.choose is None:
-        raise UnsupportedError("it has several templates, and nothing tells which is for a call")
+        raise UnsupportedError("it has several templates, and nothing says which one a call needs")
     plans, problems = {}, []
     for template in api.templates:
         try:

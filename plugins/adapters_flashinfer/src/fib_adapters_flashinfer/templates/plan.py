@@ -241,7 +241,7 @@ class Plan:
         for name, spec in self.template.inputs.items():
             param = getattr(spec, "param", None) or name
             if param not in self._parameters and not spec.optional:
-                raise UnsupportedError(f"input '{name}' is no parameter of it")
+                raise UnsupportedError(f"input '{name}' is not a parameter of it")
             axes = getattr(spec, "dim_names", None)
             item = getattr(spec, "tuple_idx", None)
             found.append(
@@ -656,7 +656,7 @@ def _returns(annotation: Any, function: Callable[..., Any]) -> Returns:
     returns = returns_of(annotation, function)
     named = isinstance(annotation, type) and annotation not in (torch.Tensor, tuple, list)
     if returns.kind == "any" and named:
-        raise UnsupportedError(f"it returns an object of its own, {annotation.__name__}")
+        raise UnsupportedError(f"it returns an object of its own type, {annotation.__name__}")
     return returns
 
 
@@ -670,7 +670,7 @@ def _placed(
         if place is not None and place not in parameters:
             if not spec.optional:
                 raise UnsupportedError(
-                    f"output '{name}' goes into '{place}', which is no parameter"
+                    f"output '{name}' goes into '{place}', which is not a parameter"
                 )
             place = None
         item = taken[name].item if declared and name in taken else None
@@ -731,5 +731,5 @@ def _returned(outputs: list[Output], returns: Returns, annotation: Any) -> tuple
     chosen = tuple(i for i in fresh or every if outputs[i].flag or not outputs[i].optional)
     open_ends = [index for index in chosen if outputs[index].flag is None]
     if typing.get_origin(annotation) in _UNIONS and len(open_ends) > 1:
-        raise UnsupportedError("how many of its outputs it returns is not known")
+        raise UnsupportedError("it is not known how many of its outputs it returns")
     return chosen

@@ -10,13 +10,24 @@ from typing import Annotated, Any, Literal, Optional
 
 import typer
 
-from flashinfer_bench.cli.datasets import dataset_roots
+from flashinfer_bench.cli.datasets import dataset_roots, require_writable, tell_broken
 from flashinfer_bench.cli.options import OneLocal, command_group, option
 from flashinfer_bench.cli.output import emit, printable, talk
+from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.layout import require_dataset
 
 Kind = Literal["definition", "solution", "workload", "trace"]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name; must be unique.")]
+
+
+def _given_name(name: str) -> str:
+    if not name:
+        raise typer.BadParameter("a name has at least one character")
+    return name
+
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name; must be unique.", callback=_given_name)
+]
 _OF: Any = {"help": "The definition that it is for."}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -112,6 +123,8 @@ def schema(
     from fib_datasets.schema import MODELS, schema_of
     from flashinfer_bench.data.storage import replace_file
 
+    if output is not None:
+        require_writable(output, "name another folder with --output")
     found = {name: schema_of(name) for name in ([kind] if kind else MODELS)}
     if output is None:
         emit(json.dumps(found[kind] if kind else found, indent=2))
@@ -130,4 +143,6 @@ def _given(local: Optional[Path]) -> str:
 def _root(local: Optional[Path]) -> Path:
     (root,) = dataset_roots([local] if local else None)
     require_dataset(root)
+    broken = TraceSet.from_path(root, on_error="collect").load_errors
+    tell_broken([f"{error.where}: {error.message}" for error in broken])
     return root

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import tarfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ FORMAT = "flashinfer-trace-archive"
 FORMAT_VERSION = 1
 
 _COMPRESSED = (".tar.gz", ".tgz")
+_OTHER = r"(\.tar)?\.(zip|7z|gz|bz2|xz|zst)$"
 _PLAIN = (".tar",)
 
 
@@ -111,8 +113,11 @@ def _write_archive(out: Path, files: Files) -> None:
         allowed = ", ".join(_COMPRESSED + _PLAIN)
         raise ConfigError(
             f"{out}: the name of an archive ends in one of {allowed}",
-            hint=f"name it {out.name or 'dataset'}.tar.gz",
+            hint=f"name it {re.sub(_OTHER, '', out.name) or 'dataset'}.tar.gz",
         )
+    if not out.absolute().parent.is_dir():
+        hint = "make it first, or name a file elsewhere"
+        raise ConfigError(f"{out}: there is no folder {out.parent}", hint=hint)
     with replacing(out) as file, ExitStack() as stack:
         stream: IO[bytes] = file
         if out.name.endswith(_COMPRESSED):  # without a name and a time in its header

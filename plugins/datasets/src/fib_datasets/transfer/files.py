@@ -19,7 +19,7 @@ from flashinfer_bench.data.storage import (
     storage_error,
     sync_folder,
 )
-from flashinfer_bench.errors import ConflictError, StorageError
+from flashinfer_bench.errors import ConfigError, ConflictError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,12 +113,14 @@ def write_folder(out: Path, files: Files, *, link: bool = False) -> None:
 
     Raises
     ------
+    ConfigError
+        If `out` is anything else.
     StorageError
-        If `out` is anything else, or cannot be made. It is then as it was before.
+        If it cannot be made. It is then as it was before.
     """
     there = out.is_symlink() or out.exists()
     if there and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(f"{out}: not an empty folder", hint="name a new folder")
+        raise ConfigError(f"{out}: not an empty folder", hint="name a new folder")
     final = out.resolve()
     filling = final.with_name(f".{final.name[:100]}.{secrets.token_hex(8)}.partial")
     target = final

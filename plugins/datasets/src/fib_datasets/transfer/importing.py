@@ -16,7 +16,7 @@ from fib_datasets.transfer.sources import is_dataset, read_source
 from fib_datasets.transfer.unpack import Limits, unpack_archive
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.storage import storage_error
-from flashinfer_bench.errors import DatasetNotFoundError, StorageError
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +132,7 @@ def _opened(source: Path, target: Path, limits: Optional[Limits]) -> Iterator[Pa
     if source.is_dir():
         first, second = source.resolve(), target.resolve()
         if first.is_relative_to(second) or second.is_relative_to(first):
-            raise StorageError(
+            raise ConfigError(
                 f"{target} and the source {source} lie within one another",
                 hint="import into a folder elsewhere",
             )

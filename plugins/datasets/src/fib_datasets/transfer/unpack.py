@@ -114,7 +114,7 @@ def unpack_archive(archive: Path, target: Path, limits: Optional[Limits] = None)
     try:
         with archive.open("rb") as file, _decompressed(file) as stream:
             return _Unpacking(stream, target, limits or Limits()).run()
-    except StorageError:
+    except (StorageError, PermissionError):
         raise
     except DataError as error:
         error.path = archive
@@ -196,7 +196,7 @@ class _Unpacking:
         target = self._target / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            file = target.open("xb")
+            file = target.open("xb", buffering=0)  # else closing it fails, too
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise DataError(f"two entries claim the name '{path}'") from error
         except OSError as error:
@@ -208,7 +208,8 @@ class _Unpacking:
                     raise DataError(f"is cut off within '{path}'")
                 size -= len(data)
                 try:
-                    file.write(data)
+                    while data:
+                        data = data[file.write(data) :]
                 except OSError as error:
                     raise storage_error(target, error) from error
 
