@@ -35,6 +35,7 @@ import errno
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 MISNAMED = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
@@ -87,6 +88,22 @@ class SelectionError(FibError, LookupError):
 
 class UnknownNameError(SelectionError, KeyError):
     """There is nothing of that name."""
+
+    @classmethod
+    def of(cls, kind: str, names: Sequence[str], known: Iterable[str]) -> UnknownNameError:
+        """Return the error for unknown names; its hint has what is like them, or what there is."""
+        from difflib import get_close_matches
+
+        there = sorted(known)
+        near = dict.fromkeys(like for name in names for like in get_close_matches(name, there, n=3))
+        close = list(near) or [one for one in there if names[0] in one][:3]
+        hint = f"did you mean {', '.join(close)}?"
+        if not close:
+            kinds = "axes" if kind.endswith("axis") else f"{kind}s"
+            listed = [*there[:8], *["…"] * (len(there) > 8)]
+            hint = f"available {kinds}: {', '.join(listed) or 'none'}"
+        called = ", ".join(map(repr, names))
+        return cls(f"no {kind} is called {called}", hint=hint, unknown=tuple(names))
 
 
 class CapabilityError(FibError):

@@ -72,6 +72,18 @@ def cpu(flashinfer):
 
 
 @pytest.fixture
+def mla(cpu, monkeypatch, tmp_path):
+    """MLA on the CPU; counts the calls of its kernels."""
+    from flashinfer_bench.routing.patch_points import router
+
+    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "no-dataset"))
+    monkeypatch.setenv("FIB_NO_PLUGINS", "1")  # the tests patch by themselves
+    with cpu("mla") as patch:
+        yield patch
+    router.clear()
+
+
+@pytest.fixture
 def cpu_norm(cpu):
     """FlashInfer's norms on the CPU; counts the calls of their kernels."""
     with cpu("norm") as patch:

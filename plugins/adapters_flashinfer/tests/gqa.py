@@ -9,9 +9,9 @@ import math
 import warnings
 
 import torch
+from making import patched
 
 from fib_adapters_flashinfer.attention import DecodeAdapter, PrefillAdapter, RaggedAdapter
-from flashinfer_bench.routing.patch_manager import Order, PatchManager
 from flashinfer_bench.routing.patch_points import Everything, router
 from flashinfer_bench.routing.routes import route_stats
 
@@ -68,34 +68,6 @@ class Solutions:
     @property
     def inputs(self):
         return self.seen[-1][1]
-
-
-@contextlib.contextmanager
-def patched(*adapters):
-    """Put wrappers on all targets of adapters; check afterwards that all of them are off."""
-    manager = PatchManager()
-    orders = [
-        Order(type(adapter).__name__, spec, adapter.make_wrapper)
-        for adapter in adapters
-        for spec in adapter.targets()
-    ]
-    owners = {order.spec.path: _owner(order.spec.path) for order in orders}
-    before = {path: vars(owner)[name] for path, (owner, name) in owners.items()}
-    try:
-        for status in manager.patch_all(orders):
-            assert status.state == "patched", status
-        yield manager
-    finally:
-        manager.unpatch_all()
-    for path, (owner, name) in owners.items():
-        assert vars(owner)[name] is before[path], path
-
-
-def _owner(path):
-    import importlib
-
-    module, cls, name = path.rsplit(".", 2)
-    return getattr(importlib.import_module(module), cls), name
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from flashinfer_bench.apply import enable_apply
-from flashinfer_bench.routing import PatchManager
+from flashinfer_bench.routing import PatchManager, resolve
 
 RMS = """import torch
 
@@ -118,15 +118,19 @@ class Solution:
 
 @contextlib.contextmanager
 def patched(*adapters):
-    """Put the wrappers of adapters on inside a block."""
+    """Put the wrappers of adapters on inside a block; check afterwards that all of them are off."""
     manager = PatchManager()
+    specs = [(adapter, spec) for adapter in adapters for spec in adapter.targets()]
+    before = {spec.path: resolve(spec.path).found for _, spec in specs}
     try:
-        for adapter in adapters:
-            for spec in adapter.targets():
-                assert manager.patch(spec, adapter.make_wrapper), spec.path
+        for adapter, spec in specs:
+            assert manager.patch(spec, adapter.make_wrapper), spec.path
+            assert resolve(spec.path).found is not before[spec.path], spec.path
         yield manager
     finally:
         manager.unpatch_all()
+    for path, found in before.items():
+        assert resolve(path).found is found, path
 
 
 @contextlib.contextmanager

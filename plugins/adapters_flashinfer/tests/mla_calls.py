@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import math
 
+import making
 import torch
 from making import SCALAR, define, tensor
 
 from fib_adapters_flashinfer.mla import WRAPPER, MLAAdapter
 from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.data import Definition, TraceSet
-from flashinfer_bench.routing.patch_manager import PatchManager
 from flashinfer_bench.routing.routes import route_stats
 
 HEADS, CKV, KPE = 4, 128, 64
@@ -154,22 +154,9 @@ class Solution:
         return batch.expected(self.stage != "decode")
 
 
-@contextlib.contextmanager
 def patched():
-    """Have MLA patched inside a block, and check that it is as it was afterwards."""
-    import flashinfer
-
-    owner = flashinfer.mla.BatchMLAPagedAttentionWrapper
-    before = {name: vars(owner)[name] for name in ("plan", "run")}
-    manager, adapter = PatchManager(), MLAAdapter()
-    try:
-        for spec in adapter.targets():
-            assert manager.patch(spec, adapter.make_wrapper), spec.path
-        assert all(vars(owner)[name] is not before[name] for name in before)
-        yield
-    finally:
-        manager.unpatch_all()
-    assert all(vars(owner)[name] is before[name] for name in before)
+    """Have MLA patched inside a block."""
+    return making.patched(MLAAdapter())
 
 
 @contextlib.contextmanager

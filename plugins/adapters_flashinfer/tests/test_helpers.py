@@ -39,23 +39,18 @@ class Thing:
     __hash__ = None
 
 
-class TestContextStore:
-    def test_each_object_has_its_own(self):
-        store, one, two = ContextStore(), Thing(), Thing()
-        store.get(one)["x"] = 1
-        assert store.get(one) is store.get(one)
-        assert store.get(one) == {"x": 1}
-        assert store.get(two) == {}
-        store.discard(one)
-        store.discard(one)
-        assert store.get(one) == {}
-
-    def test_it_goes_with_the_object(self):
-        store = ContextStore()
-        things = [Thing() for _ in range(100)]
-        for number, thing in enumerate(things):
-            store.get(thing)["n"] = number
-        assert len(store) == 100
-        del things, thing
-        gc.collect()
-        assert len(store) == 0
+def test_each_object_has_a_memory_that_goes_with_it():
+    store = ContextStore()
+    things = [Thing() for _ in range(100)]
+    for number, thing in enumerate(things):
+        assert store.get(thing) == {}
+        store.get(thing)["n"] = number
+    assert store.get(things[0]) is store.get(things[0])
+    assert [store.get(thing)["n"] for thing in things] == [*range(100)]
+    store.discard(things[0])
+    store.discard(things[0])
+    assert store.get(things[0]) == {}
+    assert len(store) == 100
+    del things, thing
+    gc.collect()
+    assert len(store) == 0

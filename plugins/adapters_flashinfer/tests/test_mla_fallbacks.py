@@ -5,9 +5,11 @@ from __future__ import annotations
 import mla_calls as calls
 import pytest
 import torch
-from mla_fixtures import stand_in  # noqa: F401
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("mla"),
+]
 
 
 def refuses(mla, reason, batch, plan=None, causal=False, raises=None, **options):

@@ -9,9 +9,11 @@ import mla_calls as calls
 import pytest
 import torch
 from gqa import i32
-from mla_fixtures import stand_in  # noqa: F401
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("mla"),
+]
 
 
 def test_plans_on_the_host_may_be_overwritten_after_planning():

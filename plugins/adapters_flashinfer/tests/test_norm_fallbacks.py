@@ -35,14 +35,6 @@ def calling(flashinfer, cpu_norm, tmp_path):
 
 
 NORM_CALLS = {
-    "another epsilon": (
-        "eps is not the definition's",
-        lambda x: ((x, rows(H), 1e-5), {}),
-    ),
-    "another epsilon by name": (
-        "eps is not the definition's",
-        lambda x: ((x, rows(H)), {"eps": 1e-5}),
-    ),
     "no rows": ("no rows", lambda x: ((rows(0, H), rows(H)), {})),
     "out of another type": (
         "out is not like the input",

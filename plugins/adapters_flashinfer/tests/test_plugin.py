@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
 from making import enabled, rmsnorm
 
 import fib_adapters_flashinfer
+from fib_adapters_flashinfer.templates import read_apis
+from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.routing import resolve
+from flashinfer_bench.routing.installation import default
 
 HAND_WRITTEN = [
     path
@@ -56,3 +60,48 @@ def test_enabling_installs_what_is_wanted_and_nothing_else(
     assert not cpu_norm.calls
     assert [path for path in before if stored(path) is not before[path]] == []
     assert flashinfer.rmsnorm is by_value
+
+
+def everything():
+    """Return all that the modules of FlashInfer and of the engine have, by module and name."""
+    return {
+        (name, attribute): value
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in ("flashinfer", "engine") and module is not None
+        for attribute, value in list(vars(module).items())
+    }
+
+
+@pytest.mark.plugin("flashinfer")
+def test_a_generated_adapter_from_enabling_to_disabling(flashinfer, installed, monkeypatch):
+    if not read_apis():
+        pytest.skip(f"flashinfer {flashinfer.__version__} has no trace templates")
+    engine = types.ModuleType("engine")
+    engine.silu_and_mul = by_value = flashinfer.silu_and_mul
+    monkeypatch.setitem(sys.modules, "engine", engine)
+
+    def silu(input):
+        gate, up = input.float().chunk(2, dim=-1)
+        return (torch.nn.functional.silu(gate) * up).to(input.dtype)
+
+    def merged(v_a, s_a, v_b, s_b):
+        return v_a + v_b, s_a + s_b
+
+    x, v, s = torch.randn(4, 64).bfloat16(), torch.ones(3, 2, 8), torch.ones(3, 2)
+    before = everything()
+    with enable_apply({"silu_and_mul_h64": silu, "merge_state_h2_d8": merged}):
+        ours = {flashinfer.silu_and_mul, flashinfer.activation.silu_and_mul, engine.silu_and_mul}
+        (ours,) = ours - {by_value}
+        assert torch.equal(ours(x), silu(x))
+        out = torch.empty(4, 32).bfloat16()
+        assert ours(x, out=out) is out
+        assert torch.equal(out, silu(x))
+        assert [each.mean() for each in flashinfer.merge_state(v, s, v, s)] == [2.0, 2.0]
+        with pytest.raises(Exception):  # noqa: B017, PT011 - the kernel itself: no GPU here
+            ours(torch.randn(4, 32).bfloat16())
+        states = {each.path: each.state for each in default().statuses()}
+    patched = {path for path, state in states.items() if state == "patched"}
+    assert patched == {"flashinfer.activation.silu_and_mul", "flashinfer.cascade.merge_state"}
+    assert "failed" not in states.values()
+    after = everything()
+    assert [key for key in before if after.get(key) is not before[key]] == []

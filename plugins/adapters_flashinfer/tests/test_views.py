@@ -48,35 +48,6 @@ def test_the_same_object_has_its_views_made_twice_at_most():
     assert torch.equal(views.of(x, make)[1], x[:, 1])
 
 
-def set_(x):
-    x.set_(cache())
-
-
-def resized(x):
-    x.resize_(5, 2, 9)
-
-
-def shrunk(x):
-    x.resize_(2, 2, 4)
-
-
-def transposed(x):
-    x.transpose_(0, 2)
-
-
-def of_equal_sizes_transposed(x):
-    x.resize_(4, 2, 4)
-    x.transpose_(0, 2)
-
-
-def data(x):
-    x.data = cache() + 1
-
-
-def data_of_another_type_in_the_same_memory(x):
-    x.data = x.data.view(torch.int32)
-
-
 def storage_given_back(x):
     storage = x.untyped_storage()
     size = storage.nbytes()
@@ -84,14 +55,21 @@ def storage_given_back(x):
     storage.resize_(size)
 
 
-def strided(x):
-    x.as_strided_((2, 2, 3), (8, 1, 2), 1)
+def with_data(x, data):
+    x.data = data
 
 
 CHANGES = [
-    set_, resized, shrunk, transposed, of_equal_sizes_transposed, data,
-    data_of_another_type_in_the_same_memory, storage_given_back, strided,
-]  # fmt: skip
+    lambda x: x.set_(cache()),
+    lambda x: x.resize_(5, 2, 9),
+    lambda x: x.resize_(2, 2, 4),
+    lambda x: x.transpose_(0, 2),
+    lambda x: x.resize_(4, 2, 4).transpose_(0, 2),  # equal sizes
+    lambda x: with_data(x, cache() + 1),
+    lambda x: with_data(x, x.data.view(torch.int32)),  # another type in the same memory
+    storage_given_back,
+    lambda x: x.as_strided_((2, 2, 3), (8, 1, 2), 1),
+]
 
 
 @given(

@@ -25,11 +25,6 @@ class TestRunnable:
         assert runnable.metadata.destination_passing_style is (kind == "writes.cpp")
         assert torch.equal(runnable.call_value_returning(*inputs), expected(inputs))
 
-    def test_what_is_called_is_the_compiled_function_itself(self, build, make_solution):
-        for kind in ("module.cpp", "returns.cpp"):
-            function = build(make_solution(kind))._callable
-            assert type(function).__name__ == "builtin_function_or_method"
-
 
 class TestCanBuild:
     def test_without_a_binding_the_sources_tell(self, make_solution):

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from fib_builder_cuda_torch import loading, scan
 from fib_builder_cuda_torch.builder import TorchBuilder
 from flashinfer_bench.bench.executors.base import CandidateCrashed
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
@@ -79,14 +80,6 @@ class TestLoading:
         assert "has neither a Python module nor operators" in str(error)
         assert "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)" in error.hint
 
-    @pytest.mark.parametrize("macro", ["TORCH_LIBRARY", "STABLE_TORCH_LIBRARY"])
-    def test_operators_with_a_name_of_their_own(self, refused, make_solution, source, macro):
-        text = source("returns.cpp").replace("LIBRARY(TORCH_EXTENSION_NAME", "LIBRARY(my_ops")
-        text = text.replace("STABLE_TORCH_LIBRARY", macro)
-        error = refused(make_solution(files={"main.cpp": text}))
-        assert f"main.cpp: {macro}(my_ops, …)" in str(error)
-        assert error.hint == f"Write {macro}(TORCH_EXTENSION_NAME, …)."
-
 
 class TestSymbols:
     def test_among_operators(self, refused, make_solution):
@@ -108,3 +101,44 @@ class TestMachine:
     def test_cuda_with_a_torch_that_has_none(self, make_solution, definition, own_cache, files):
         with pytest.raises(CapabilityError, match=r"torch \S+ is built without CUDA"):
             TorchBuilder().build(definition, make_solution(files=files))
+
+
+def test_what_is_no_library(tmp_path):
+    path = tmp_path / "name.so"
+    path.write_bytes(b"text")
+    with pytest.raises(BuildError, match="file too short"):
+        loading.load_library(path, "s")
+
+
+class TestOperators:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}",
+            "STABLE_TORCH_LIBRARY ( TORCH_EXTENSION_NAME , m ) {}",
+            "#define NAME TORCH_EXTENSION_NAME\nTORCH_LIBRARY(NAME, m) {}",
+            "#define LIBRARY(name, m) \\\n  TORCH_LIBRARY(name, m)\n"
+            "LIBRARY(TORCH_EXTENSION_NAME, m) {}",
+            "TORCH_LIBRARY_IMPL(aten, CPU, m) {}",
+            "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, m) {}",
+        ],
+    )
+    def test_names_that_are_the_builds(self, make_solution, text):
+        solution = make_solution(files={"main.cpp": text})
+        scan.check_names(solution)
+
+    @pytest.mark.parametrize(
+        ("text", "macro"),
+        [
+            ("TORCH_LIBRARY(my_ops, m) {}", "TORCH_LIBRARY"),
+            ("TORCH_LIBRARY_FRAGMENT(my_ops, m) {}", "TORCH_LIBRARY_FRAGMENT"),
+            ("STABLE_TORCH_LIBRARY(\n  my_ops, m) {}", "STABLE_TORCH_LIBRARY"),
+            ("#define my_ops more\nTORCH_LIBRARY(my_ops, m) {}", "TORCH_LIBRARY"),
+        ],
+    )
+    def test_names_of_their_own(self, make_solution, text, macro):
+        solution = make_solution(files={"main.cpp": "//", "ops/a.cpp": text})
+        with pytest.raises(BuildError) as caught:
+            scan.check_names(solution)
+        assert f"ops/a.cpp: {macro}(my_ops, …)" in str(caught.value)
+        assert f"Write {macro}(TORCH_EXTENSION_NAME, …)" in caught.value.hint

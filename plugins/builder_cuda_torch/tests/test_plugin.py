@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+import subprocess
+import sys
+from pathlib import Path
 
-import fib_builder_cuda_torch
 from fib_builder_cuda_torch import probe
 from flashinfer_bench.compile import Builder
 from flashinfer_bench.plugins import discover
 from flashinfer_bench.plugins.records import Availability
-
-
-@pytest.fixture(params=["torch", "torch_cuda"])
-def record(request):
-    (found,) = [
-        r for r in fib_builder_cuda_torch.fib_register_builders() if r.name == request.param
-    ]
-    return found
 
 
 def test_the_host_finds_it_and_it_can_be_used():
@@ -39,3 +33,13 @@ class TestProbes:
         monkeypatch.setattr(probe, "find_nvcc", lambda: "nvcc 13.0")
         monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
         assert probe.probe_cuda().reason.endswith("nvcc 13.0, 9.0a")
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_prints_what_it_says():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (said,) = re.findall(r"# ([\d.]+)$", code, re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{said}\n"

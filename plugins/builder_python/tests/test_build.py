@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import pytest
 import torch
 
-from fib_builder_python.builder import PythonBuilder
+from fib_builder_python.builder import PythonBuilder, probe
 
 
 def expected(inputs):
@@ -44,3 +45,20 @@ class TestCleanup:
             children.append(child)
         assert [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children] == [0] * 4
         assert build(make_solution()) is not None
+
+
+def test_the_probe_says_which_python():
+    assert probe().ok
+    assert probe().reason.startswith("Python 3.")
+
+
+def test_without_torch_the_probe_says_what_to_install(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "flashinfer_bench.compile.machine.find_spec",
+        lambda name: None if name == "torch" else find(name),
+    )
+    answer = probe()
+    assert not answer.ok
+    assert "torch is not installed" in answer.reason
+    assert "pip install" in answer.remedy

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
+
+import pytest
 import torch
 
 HEAD = "import torch\nimport tilelang\nimport tilelang.language as T\n"
@@ -31,3 +36,49 @@ class TestEntryPoints:
         assert torch.equal(runnable(*inputs), expected(inputs))
         fewer = (inputs[0][:2], inputs[1][:2], 2.0)
         assert torch.equal(runnable(*fewer), expected(fewer))
+
+
+SOURCE = """
+import tilelang
+import tilelang.language as T
+
+@T.prim_func
+def gemm(
+    a: T.Tensor((128, 128), "float16"), b: T.Tensor((128, 128), "float16"),
+    c: T.Tensor((128, 128), "float32"),
+):
+    with T.Kernel(1, threads=128) as _:
+        left = T.alloc_shared((128, 64), "float16")
+        right = T.alloc_shared((64, 128), "float16")
+        total = T.alloc_fragment((128, 128), "float32")
+        T.clear(total)
+        for k in T.Pipelined(2, num_stages=2):
+            T.copy(a[0, k * 64], left)
+            T.copy(b[k * 64, 0], right)
+            T.gemm(left, right, total)
+        T.copy(total, c)
+
+compiled = tilelang.compile(gemm, target={"kind": "cuda", "arch": "sm_90a"})
+
+def run(x, y, scale):
+    return compiled.get_kernel_source()
+"""
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not in PATH")
+def test_a_kernel_for_hopper(build, make_solution, inputs):
+    runnable = build(make_solution(SOURCE, target_hardware=["cuda"]))
+    source = runnable(*inputs)
+    assert "__global__" in source
+    assert "wgmma" in source
+
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_example_of_the_readme_runs(tmp_path, in_child):
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    example = tmp_path / "example.py"
+    example.write_text(code, encoding="utf-8")
+    printed = in_child(f"import runpy; runpy.run_path({str(example)!r})")
+    assert printed.endswith("<Runnable 'scale_tilelang': tilelang>\n")

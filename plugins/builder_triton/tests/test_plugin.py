@@ -14,27 +14,18 @@ from flashinfer_bench.plugins import Catalog
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.fixture
-def records():
-    return {spec.name: spec for spec in fib_builder_triton.fib_register_builders()}
-
-
-class TestSelection:
-    """Which of the two is taken, for which device."""
-
-    @pytest.fixture
-    def catalog(self, records):
-        return Catalog.of(*records.values(), distribution="fib-builder-triton", version="0.2.0")
-
-    def test_the_registry_builds_with_it(
-        self, catalog, interpreted, definition, make_solution, inputs
-    ):
-        registry = BuilderRegistry.from_catalog(catalog, device="cpu")
-        runnable = registry.build(definition, make_solution())
-        x, y, scale = inputs
-        assert runnable(*inputs).equal((x + y) * scale)
-        assert runnable.metadata.build_type == "triton"
-        registry.cleanup()
+@pytest.mark.usefixtures("interpreted")
+def test_of_the_two_records_the_registry_takes_the_one_for_the_device(
+    definition, make_solution, inputs
+):
+    records = fib_builder_triton.fib_register_builders()
+    catalog = Catalog.of(*records, distribution="fib-builder-triton", version="0.2.0")
+    registry = BuilderRegistry.from_catalog(catalog, device="cpu")
+    runnable = registry.build(definition, make_solution())
+    x, y, scale = inputs
+    assert runnable(*inputs).equal((x + y) * scale)
+    assert runnable.metadata.build_type == "triton"
+    registry.cleanup()
 
 
 def test_the_example_of_the_readme_runs(tmp_path, cache_folder, in_child):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fib_builder_tvmffi.builder import TVMFFIBuilder
-
 RETURNS = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Sum)"
 
 
@@ -68,14 +66,6 @@ class TestCollections:
         assert [type(member) for member in result] == [torch.Tensor, torch.Tensor]
         assert torch.equal(result[0], expected)
         assert torch.equal(result[1], (x - y) * scale)
-
-
-class TestCanBuild:
-    @pytest.mark.parametrize("language", ["cpp", "cuda", "CUDA"])
-    @pytest.mark.parametrize("binding", [None, "tvm-ffi", "tvm_ffi"])
-    def test_its_own(self, make_solution, language, binding):
-        solution = make_solution(language=language, binding=binding)
-        assert TVMFFIBuilder().can_build(solution)
 
 
 def test_an_error_that_the_function_throws(build, make_solution, inputs):

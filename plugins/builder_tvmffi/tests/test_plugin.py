@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-import fib_builder_tvmffi
 from fib_builder_tvmffi import probe as module
-from fib_builder_tvmffi.probe import probe, probe_cuda
+from fib_builder_tvmffi.probe import find_tvm_ffi, probe, probe_cuda
 from flashinfer_bench.errors import CapabilityError
-
-
-@pytest.fixture
-def records():
-    return {spec.name: spec for spec in fib_builder_tvmffi.fib_register_builders()}
 
 
 class TestProbes:
@@ -31,3 +31,47 @@ class TestProbes:
             assert not answer.ok
             assert "apache-tvm-ffi is not installed" in answer.reason
             assert answer.remedy == "pip install it"
+
+
+class TestTvmFfi:
+    def test_the_installed_one(self):
+        import tvm_ffi
+
+        found = find_tvm_ffi()
+        assert found.version == importlib.metadata.version("apache-tvm-ffi")
+        assert str(found) == f"apache-tvm-ffi {found.version}"
+        assert str(found.include_path) == tvm_ffi.libinfo.find_include_path()
+        assert str(found.library_path / "libtvm_ffi.so") == tvm_ffi.libinfo.find_libtvm_ffi()
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_example(tmp_path):
+    kernel, script = blocks("cpp")[0], blocks("python")[0]
+    (tmp_path / "scaled_add.cpp").write_text(kernel)
+    (tmp_path / "example.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"],
+        cwd=tmp_path,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("True 1.0\n", "")
+
+
+@pytest.mark.parametrize("snippet", blocks("cpp")[1:])
+def test_the_other_snippets_compile(build, make_solution, snippet, nvcc, monkeypatch):
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+    source = (
+        '#include "typed.h"\n__global__ void kernel() {}\n'
+        "static void F(ffi::TensorView x, ffi::TensorView, double, ffi::TensorView) {\n"
+        f"  int grid = 1, block = 1;\n{snippet.replace('…', '')}\n"
+        "  (void)grid; (void)block;\n}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(run, F)\n"
+    )
+    build(make_solution(files={"a.cu": source}, base="typed", entry="a.cu::run", language="cuda"))

@@ -1,7 +1,5 @@
 """Candidates, most of them scripted, judged by the verified measurement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Looks at timed calls whose number nobody knows beforehand."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
@@ -12,15 +10,14 @@ from fib_judge.timed import secret_batch
 from flashinfer_bench.data import EvaluationStatus
 
 
-class TestSecretBatch:
-    def test_every_place_has_the_same_chance(self):
-        seen: Counter[int] = Counter()
-        checks = [object() for _ in range(8)]
-        for seed in range(4000):
-            schedule = secret_batch(20, 10, checks, random.Random(seed))
-            seen.update(place for place, check in schedule.items() if check is not None)
-        assert set(seen) == set(range(20, 30))
-        assert max(seen.values()) < 1.3 * min(seen.values())
+def test_secret_batch_every_place_has_the_same_chance():
+    seen = Counter()
+    checks = [object() for _ in range(8)]
+    for seed in range(4000):
+        schedule = secret_batch(20, 10, checks, random.Random(seed))
+        seen.update(place for place, check in schedule.items() if check is not None)
+    assert set(seen) == set(range(20, 30))
+    assert max(seen.values()) < 1.3 * min(seen.values())
 
 
 @pytest.fixture
@@ -43,19 +40,6 @@ class TestEvaluation:
         note = found.correctness.extra["integrity"]
         assert note["timed_calls"] == len(found.performance.samples_ms)
         assert note["checked_calls"] >= 1
-
-    @pytest.mark.parametrize("after", [3, 8])
-    def test_wrong_after_some_calls(self, judge, after):
-        source = f"""
-n = [0]
-def run(x):
-    n[0] += 1
-    return x * 2 if n[0] <= {after} else x * 3
-SAMPLES = [2.0, 2.1]
-"""
-        found = judge(source)
-        assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert "integrity: outputs: timed call" in found.log
 
     def test_wrong_when_time_is_short(self, judge):
         source = """

@@ -1,7 +1,5 @@
 """Ceilings: what they say, how they are kept, and how passes over probes converge."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -45,82 +43,78 @@ MANY = st.builds(
 )
 
 
-class TestBandwidth:
-    @pytest.mark.parametrize(
-        ("nbytes", "rate"),
-        [
-            (0, 2e11),  # smaller sets than any that was measured: the best of all
-            (16 * KIB, 2e11),  # a launch costs so much that a larger set shows more
-            (MIB, 2e11),
-            (64 * MIB - 1, 2e11),  # between two steps the smaller one counts
-            (64 * MIB, 6e10),
-            (256 * MIB, 6e10),
-            (1 << 40, 6e10),  # beyond the ladder its end counts
-        ],
+@pytest.mark.parametrize(
+    ("nbytes", "rate"),
+    [
+        (0, 2e11),  # smaller sets than any that was measured: the best of all
+        (16 * KIB, 2e11),  # a launch costs so much that a larger set shows more
+        (MIB, 2e11),
+        (64 * MIB - 1, 2e11),  # between two steps the smaller one counts
+        (64 * MIB, 6e10),
+        (256 * MIB, 6e10),
+        (1 << 40, 6e10),  # beyond the ladder its end counts
+    ],
+)
+def test_bandwidth_is_the_best_at_that_size_or_above(nbytes, rate):
+    assert CEILINGS.bandwidth(nbytes) == rate
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "rate"),
+    [
+        (("float32",), 4e12),  # 16 bits may do within the tolerance
+        (("bfloat16",), 8e12),
+        (("float16", "float32"), 8e12),
+        (("int8",), 8e12),
+        (("float8_e4m3fn",), 8e12),  # as wide as one that was measured
+        (("float64",), math.inf),  # its units may be faster than all that was measured
+        (("float4_e2m1",), math.inf),
+        (("int64",), math.inf),
+        ((), math.inf),
+    ],
+)
+def test_peak_is_that_of_the_fastest_type_that_may_do(dtypes, rate):
+    assert CEILINGS.peak(*dtypes) == rate
+
+
+@given(MANY, MANY)
+def test_merging_never_lowers_a_ceiling(one, other):
+    sizes = one.bytes_per_s  # both have the same ladder
+    rates = [*other.bytes_per_s.values()]
+    other = replace(
+        other, bytes_per_s={size: rates[i % len(rates)] for i, size in enumerate(sizes)}
     )
-    def test_is_the_best_at_that_size_or_above(self, nbytes, rate):
-        assert CEILINGS.bandwidth(nbytes) == rate
+    merged = one.merged(other)
+    for size in sizes:
+        assert merged.bandwidth(size) >= max(one.bandwidth(size), other.bandwidth(size))
+    assert not one.exceeds(merged)
+    assert merged.call_ms <= min(one.call_ms, other.call_ms)
 
 
-class TestPeak:
-    @pytest.mark.parametrize(
-        ("dtypes", "rate"),
-        [
-            (("float32",), 4e12),  # 16 bits may do within the tolerance
-            (("bfloat16",), 8e12),
-            (("float16", "float32"), 8e12),
-            (("int8",), 8e12),
-            (("float8_e4m3fn",), 8e12),  # as wide as one that was measured
-            (("float64",), math.inf),  # its units may be faster than all that was measured
-            (("float4_e2m1",), math.inf),
-            (("int64",), math.inf),
-            ((), math.inf),
-        ],
-    )
-    def test_is_that_of_the_fastest_type_that_may_do(self, dtypes, rate):
-        assert CEILINGS.peak(*dtypes) == rate
-
-
-class TestMerging:
-    @given(MANY, MANY)
-    def test_never_lowers_a_ceiling(self, one, other):
-        sizes = one.bytes_per_s  # both have the same ladder
-        rates = [*other.bytes_per_s.values()]
-        other = replace(
-            other, bytes_per_s={size: rates[i % len(rates)] for i, size in enumerate(sizes)}
-        )
-        merged = one.merged(other)
-        for size in sizes:
-            assert merged.bandwidth(size) >= max(one.bandwidth(size), other.bandwidth(size))
-        assert not one.exceeds(merged)
-        assert merged.call_ms <= min(one.call_ms, other.call_ms)
-
-
-class TestRecords:
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("bytes_per_s", {}),
-            ("bytes_per_s", {"-5": 1.0}),
-            ("bytes_per_s", {"0": 1.0}),
-            ("bytes_per_s", {"9" * 30: 1.0}),
-            ("bytes_per_s", {"5": -1.0}),
-            ("bytes_per_s", {"5": math.inf}),
-            ("bytes_per_s", {"5": math.nan}),
-            ("bytes_per_s", {"5": "fast"}),
-            ("bytes_per_s", {str(n): 1.0 for n in range(1, 999)}),
-            ("flops_per_s", None),
-            ("flops_per_s", {"float32": True}),
-            ("flops_per_s", {"float32": 10**400}),
-            ("call_ms", 0),
-            ("call_ms", None),
-            ("hardware", 5),
-            ("hardware", "x" * 1000),
-        ],
-    )
-    def test_what_makes_no_sense_is_refused(self, field, value):
-        with pytest.raises(ValueError, match=field):
-            Ceilings.from_json({**CEILINGS.to_json(), field: value})
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("bytes_per_s", {}),
+        ("bytes_per_s", {"-5": 1.0}),
+        ("bytes_per_s", {"0": 1.0}),
+        ("bytes_per_s", {"9" * 30: 1.0}),
+        ("bytes_per_s", {"5": -1.0}),
+        ("bytes_per_s", {"5": math.inf}),
+        ("bytes_per_s", {"5": math.nan}),
+        ("bytes_per_s", {"5": "fast"}),
+        ("bytes_per_s", {str(n): 1.0 for n in range(1, 999)}),
+        ("flops_per_s", None),
+        ("flops_per_s", {"float32": True}),
+        ("flops_per_s", {"float32": 10**400}),
+        ("call_ms", 0),
+        ("call_ms", None),
+        ("hardware", 5),
+        ("hardware", "x" * 1000),
+    ],
+)
+def test_records_what_makes_no_sense_is_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        Ceilings.from_json({**CEILINGS.to_json(), field: value})
 
 
 class TestStore:

@@ -1,7 +1,5 @@
 """Measuring for real: the child process, its protocol, and what comes of a broken one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -97,15 +95,14 @@ def found():
     return calibrate("cpu", budget_s=0.1)
 
 
-class TestForReal:
-    def test_all_sizes_and_types_are_measured(self, found):
-        assert found.device == "cpu"
-        # How far up it goes depends on the memory that is free at that moment.
-        sizes = sorted(found.bytes_per_s)
-        assert sizes == [cpu.ladder()[0] << step for step in range(len(sizes))]
-        assert len(sizes) >= 3
-        assert "float32" in found.flops_per_s
-        assert set(found.flops_per_s) <= set(cpu.DTYPES)
+def test_for_real_all_sizes_and_types_are_measured(found):
+    assert found.device == "cpu"
+    # How far up it goes depends on the memory that is free at that moment.
+    sizes = sorted(found.bytes_per_s)
+    assert sizes == [cpu.ladder()[0] << step for step in range(len(sizes))]
+    assert len(sizes) >= 3
+    assert "float32" in found.flops_per_s
+    assert set(found.flops_per_s) <= set(cpu.DTYPES)
 
 
 def test_loading_needs_no_torch():

@@ -1,7 +1,5 @@
 """Where timed calls are checked, how many are, and what the judge's clock says of them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
@@ -16,24 +14,23 @@ from flashinfer_bench.bench.calls import TimedCall
 PLENTY = 2**40
 
 
-class TestNumber:
-    @pytest.mark.parametrize(
-        ("timed", "output_bytes", "free", "device", "expected"),
-        [
-            (150, 4, PLENTY, "cpu", 16),
-            (150, 4, PLENTY, "cuda:0", 150),
-            (10, 4, PLENTY, "cpu", 10),
-            (1, 4, PLENTY, "cpu", 1),
-            (150, 0, PLENTY, "cpu", 16),
-            (150, 2**20, 16 * 2**20, "cpu", 4),  # a quarter of the free memory
-            (150, 2**20, 16 * 2**20, "cuda:0", 4),
-            (150, 2**26, PLENTY, "cpu", 4),  # 256 MiB
-            (150, 2**26, PLENTY, "cuda:0", 150),
-            (150, 2**30, 0, "cpu", 2),
-        ],
-    )
-    def test_each(self, timed, output_bytes, free, device, expected):
-        assert number_of_checks(timed, output_bytes, free, device) == expected
+@pytest.mark.parametrize(
+    ("timed", "output_bytes", "free", "device", "expected"),
+    [
+        (150, 4, PLENTY, "cpu", 16),
+        (150, 4, PLENTY, "cuda:0", 150),
+        (10, 4, PLENTY, "cpu", 10),
+        (1, 4, PLENTY, "cpu", 1),
+        (150, 0, PLENTY, "cpu", 16),
+        (150, 2**20, 16 * 2**20, "cpu", 4),  # a quarter of the free memory
+        (150, 2**20, 16 * 2**20, "cuda:0", 4),
+        (150, 2**26, PLENTY, "cpu", 4),  # 256 MiB
+        (150, 2**26, PLENTY, "cuda:0", 150),
+        (150, 2**30, 0, "cpu", 2),
+    ],
+)
+def test_how_many_calls_are_checked(timed, output_bytes, free, device, expected):
+    assert number_of_checks(timed, output_bytes, free, device) == expected
 
 
 class TestPlaces:

@@ -1,7 +1,5 @@
 """Clocks that are held during a run: asked for, told in traces, let go of."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

@@ -1,7 +1,5 @@
 """The floor is under every honest latency, and as high as is certain."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -232,7 +230,6 @@ class TestFloor:
         assert found.flops == 2 * 4096**3
 
 
-SQUARE = {"M": 1024, "N": 1024, "K": 1024}
 SIZES = st.integers(0, 1 << 20)
 RATE = st.floats(min_value=1.0, max_value=1e18)
 SOME_CEILINGS = st.builds(
@@ -259,48 +256,12 @@ def definitions(draw):
     )
 
 
-class TestWhateverComes:
-    @settings(deadline=None)
-    @given(definitions(), st.tuples(SIZES, SIZES, SIZES), SOME_CEILINGS)
-    def test_a_floor_is_a_finite_time(self, made, sizes, ceilings):
-        axes = dict(zip("abc", sizes, strict=True))
-        found = physics_floor(made, axes, ceilings)
-        assert math.isfinite(found.ms)
-        assert found.ms >= 0
-        assert min(found.nbytes, found.flops) >= 0
-        assert found.limited_by in ("bytes", "flops", "call")
-
-
-class TestHonestWork:
-    """What torch does here, against a floor from what torch does here at its best."""
-
-    @pytest.mark.parametrize(
-        ("made", "axes", "work"),
-        [
-            (gemm("float32"), SQUARE, lambda t: t.mm(t)),
-            (norm(), {"rows": 8192}, lambda t: t * 2),
-        ],
-    )
-    def test_is_not_under_the_floor(self, made, axes, work):
-        import time
-
-        import torch
-
-        shape = (1024, 1024) if "M" in axes else (8192, 128)
-        dtype = next(iter(made.inputs.values())).dtype.to_torch()
-        tensor = torch.ones(shape, dtype=dtype)
-        best = 1e9
-        for _ in range(10):
-            began = time.perf_counter()
-            work(tensor)
-            best = min(best, time.perf_counter() - began)
-        least = least_work(made, axes)
-        # The ceiling is at least what this very work shows.
-        ceilings = Ceilings(
-            "cpu",
-            "x",
-            {least.nbytes: least.nbytes / best},
-            {"float32": max(least.flops, 1) / best},
-            call_ms=1e-4,
-        )
-        assert best * 1e3 > physics_floor(made, axes, ceilings).ms
+@settings(deadline=None)
+@given(definitions(), st.tuples(SIZES, SIZES, SIZES), SOME_CEILINGS)
+def test_whatever_comes_the_floor_is_a_finite_time(made, sizes, ceilings):
+    axes = dict(zip("abc", sizes, strict=True))
+    found = physics_floor(made, axes, ceilings)
+    assert math.isfinite(found.ms)
+    assert found.ms >= 0
+    assert min(found.nbytes, found.flops) >= 0
+    assert found.limited_by in ("bytes", "flops", "call")

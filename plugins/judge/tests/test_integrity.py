@@ -1,7 +1,5 @@
 """The rules that a claimed latency has to satisfy: each by itself, and how often they err."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

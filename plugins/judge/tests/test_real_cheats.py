@@ -1,7 +1,5 @@
 """Solutions that cheat, in real processes: none of them passes with a latency it does not have."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_tests.plugins import PLUGIN_FOLDER

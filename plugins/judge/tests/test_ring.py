@@ -1,7 +1,5 @@
 """Calls in the judge's memory, by real processes: what came after the answer does not count."""
 
-from __future__ import annotations
-
 import random
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Solutions that do something else when they are timed, judged with scripted processes."""
 
-from __future__ import annotations
-
 import builtins
 import itertools
 from functools import partial
@@ -39,25 +37,13 @@ def judge(judging):
     return judging(n=200, reference=HONEST, config={"iterations": 20})
 
 
-# Each is right in both trials. The first timed call is the fourth of all: there is one to warm up.
+# Each is right in both trials; `test_real_cheats` has more of them.
 CHEATS = {
-    "wrong from the first timed call on": """
-n = [0]
-def run(x):
-    n[0] += 1
-    return x * 2 if n[0] <= 3 else x * 3
-""",
     "wrong after many calls": """
 n = [0]
 def run(x):
     n[0] += 1
     return x * 2 if n[0] <= 38 else x * 0
-""",
-    "cached by shape": """
-seen, calls = {}, []
-def run(x):
-    calls.append(1)
-    return x * 2 if len(calls) < 3 else seen.setdefault(tuple(x.shape), x * 2)
 """,
     "cached by the order of calls": """
 results = []
@@ -145,15 +131,14 @@ def run(x):
 }
 
 
-class TestMemory:
-    @pytest.mark.parametrize("told", CHANGES)
-    def test_what_is_changed_when_it_must_not_be(self, told, judge):
-        evaluation = judge(CHANGES[told])
-        assert evaluation.status == "INCORRECT_NUMERICAL"
-        note = evaluation.correctness.extra["integrity"]
-        assert note["rule"] == "memory"
-        where = f"timed call {note['timed_call']} of 40"
-        assert evaluation.log.startswith(f"integrity: {where}: {told}")
+@pytest.mark.parametrize("told", CHANGES)
+def test_what_is_changed_when_it_must_not_be(told, judge):
+    evaluation = judge(CHANGES[told])
+    assert evaluation.status == "INCORRECT_NUMERICAL"
+    note = evaluation.correctness.extra["integrity"]
+    assert note["rule"] == "memory"
+    where = f"timed call {note['timed_call']} of 40"
+    assert evaluation.log.startswith(f"integrity: {where}: {told}")
 
 
 @pytest.fixture
@@ -277,14 +262,6 @@ class TestRecord:
         monkeypatch.setattr(ring, "_MOST_BYTES", 5000)
         evaluation = judge(HONEST)
         assert evaluation.correctness.extra["integrity"]["slots"] == 1
-
-    def test_trust_off(self, judge, executor):
-        evaluation = judge("HIDDEN_MS = 9\nSAMPLES = [0.1]\n" + HONEST, trust="off")
-        assert evaluation.status == "PASSED"
-        assert evaluation.performance.latency_ms == pytest.approx(0.1)
-        assert evaluation.correctness.extra["integrity"] == {"trust": "off"}
-        assert executor.of("collect") == executor.of("attach") == []
-        assert len(executor.of("fire")) == 2 * (1 + 20)
 
 
 class TestBaseline:

@@ -1,7 +1,5 @@
 """Inputs of timed calls: how each kind is made fresh."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

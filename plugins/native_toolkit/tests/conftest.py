@@ -68,17 +68,6 @@ def script(tmp_path):
 
 
 @pytest.fixture
-def counting_cc(script, tmp_path, monkeypatch):
-    """Make ``CC`` a compiler that counts its runs; return how to ask for the number."""
-    log = tmp_path / "compiled.log"
-    path = script(
-        "counting-cc", f'[ "$1" = --version ] || echo run >> {log}\nexec {shutil.which("cc")} "$@"'
-    )
-    monkeypatch.setenv("CC", str(path))
-    return lambda: log.read_text().count("run") if log.exists() else 0
-
-
-@pytest.fixture
 def start(tmp_path):
     """Return a function that starts Python on some code, with `c_builder` in reach."""
     processes = []

@@ -39,36 +39,18 @@ class TestOneBuild:
         ]
 
     def test_build_json_says_what_it_is(self, c):
-        solution = c.solution()
-        artefact = c.CBuilder(colour="red").compile(c.definition(), solution)
+        artefact = c.CBuilder(colour="red").compile(c.definition(), c.solution())
         record = json.loads((artefact.folder / "build.json").read_text())
-        assert record["solution"] == "twice"
-        assert record["author"] == "author"
-        assert record["definition"] == "scale"
-        assert record["language"] == "c"
-        assert record["binding"] is None
-        assert record["builder"] == "c_builder:CBuilder"
+        known = {"solution": "twice", "author": "author", "definition": "scale", "language": "c"}
+        known |= {"binding": None, "builder": "c_builder:CBuilder"}
+        known |= {"library_bytes": artefact.library.stat().st_size}
+        assert known.items() <= record.items()
         assert record["key"]["colour"] == "red"
         assert record["key"]["compiler"]
-        assert record["library_bytes"] == artefact.library.stat().st_size
         assert all(path.startswith("/usr/") for path in record["headers"])
-        age = datetime.now(timezone.utc) - datetime.fromisoformat(
-            record["created"].replace("Z", "+00:00")
-        )
-        assert -2 < age.total_seconds() < 60
+        created = datetime.fromisoformat(record["created"].replace("Z", "+00:00"))
+        assert -2 < (datetime.now(timezone.utc) - created).total_seconds() < 60
         assert LibraryInfo.read(artefact.folder) == artefact.info
-
-
-class TestWarm:
-    def test_it_is_compiled_once(self, c, counting_cc):
-        first = c.CBuilder().compile(c.definition(), c.solution())
-        second = c.CBuilder().compile(c.definition(), c.solution())
-        assert (first.fresh, second.fresh) == (True, False)
-        assert second.library == first.library
-        assert second.info == first.info
-        assert counting_cc() == 1
-        assert c.CBuilder().build(c.definition(), c.solution())(1.0) == 2.0
-        assert counting_cc() == 1
 
 
 def flipped(library):

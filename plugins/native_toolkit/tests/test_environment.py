@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fib_native_toolkit import environment
@@ -14,24 +12,6 @@ from flashinfer_bench.errors import CapabilityError
 def test_jobs(monkeypatch, text, jobs):
     monkeypatch.setenv("MAX_JOBS", text)
     assert environment.max_jobs() == jobs
-
-
-def test_folders_of_libraries(monkeypatch):
-    monkeypatch.delenv("CUDA_PATH", raising=False)
-    monkeypatch.setenv("CUDA_HOME", "~/cuda")
-    assert environment.library_roots("CUDA_HOME", "CUDA_PATH") == [
-        ("CUDA_HOME", Path.home() / "cuda")
-    ]
-
-
-def test_variables_of_compilers(monkeypatch):
-    for name in environment.compiler_variables():
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("CPATH", "/x")
-    monkeypatch.setenv("LIBRARY_PATH", "")
-    monkeypatch.setenv("CXX", " g++ ")
-    assert environment.compiler_variables() == {"CPATH": "/x"}
-    assert environment.compiler_command("CXX") == "g++"
 
 
 def test_the_variable_goes_first(monkeypatch):
@@ -45,9 +25,6 @@ def test_the_variable_goes_first(monkeypatch):
 def test_gpus_get_the_features_that_only_they_have(monkeypatch):
     monkeypatch.setattr(environment, "gpu_architectures", lambda: ("8.9", "9.0", "10.0"))
     assert environment.cuda_architectures() == ("8.9", "9.0a", "10.0a")
-
-
-def test_no_driver(monkeypatch):
     monkeypatch.setattr(environment, "gpu_architectures", tuple)
     with pytest.raises(CapabilityError, match="FIB_CUDA_ARCH_LIST is not set") as caught:
         environment.cuda_architectures()

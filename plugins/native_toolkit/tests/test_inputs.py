@@ -1,4 +1,4 @@
-"""What a build reads from outside by other ways than include paths: when it changes, so does it."""
+"""What a build reads from outside, headers and libraries: when it changes, so does the build."""
 
 from __future__ import annotations
 
@@ -72,14 +72,6 @@ def test_a_link_that_leads_elsewhere(c, result, tmp_path, monkeypatch, how):
     assert result(TEXT, **options) == 5.0
 
 
-def test_flags_in_disguise(c, result, tmp_path):
-    write(tmp_path / "inc" / "factor.h", "#define FACTOR 3\n")
-    options = {"compile_options": {"cflags": [f"-Wp,-I,{tmp_path}/inc"]}}
-    assert result(TEXT, **options) == 3.0
-    write(tmp_path / "inc" / "factor.h", "#define FACTOR 5\n", 50)
-    assert result(TEXT, **options) == 5.0
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -127,3 +119,77 @@ def test_folders_that_the_key_stands_for_are_left_out(c, tmp_path):
         f"{tmp_path}/other/other.h",
         f"{tmp_path}/versioned-not/versioned_not.h",
     ]
+
+
+# ------------------------------------------------------------------------------- headers
+
+
+@pytest.fixture
+def headers(tmp_path):
+    """A folder with a header, and one that it includes, made a while ago."""
+    folder = tmp_path / "include"
+    write(folder / "factor.h", '#include "deep/er.h"\n')
+    write(folder / "deep" / "er.h", "#define FACTOR 3\n")
+    return folder
+
+
+@pytest.fixture(params=["include_paths", "-I", "-I in two words", "-isystem", "-Wp,-I", "absolute"])
+def solution(request, c, headers):
+    """A solution that gets its header in one of the possible ways."""
+    if request.param == "absolute":
+        return c.solution(TEXT.replace("<factor.h>", f'"{headers}/factor.h"'))
+    flags = {
+        "-I": [f"-I{headers}"],
+        "-I in two words": ["-I", str(headers)],
+        "-isystem": ["-isystem", f"{headers}/deep/.."],
+        "-Wp,-I": [f"-Wp,-I,{headers}"],
+    }
+    if request.param == "include_paths":
+        return c.solution(TEXT, compile_options={"include_paths": [str(headers)]})
+    return c.solution(TEXT, compile_options={"cflags": flags[request.param]})
+
+
+def test_a_changed_header_leads_to_another_build(c, solution, headers):
+    builder = c.CBuilder()
+    assert builder.build(c.definition(), solution)(1.0) == 3.0
+    assert not builder.compile(c.definition(), solution).fresh
+    (headers / "deep" / "er.h").write_text("#define FACTOR 5\n")
+    assert builder.build(c.definition(), solution)(1.0) == 5.0
+    assert len(list(builder.build_dir.glob("*/build.json"))) == 1
+
+
+@pytest.fixture
+def plain(c, headers):
+    """A solution with the header's folder among its include paths."""
+    return c.solution(TEXT, compile_options={"include_paths": [str(headers)]})
+
+
+def test_headers_of_the_solution_are_not_listed_and_those_of_the_system_are(c, headers):
+    solution = c.solution(
+        '#include <stdio.h>\n#include "own.h"\ndouble run(double x) { return OWN * x; }\n',
+        files={"own.h": "#define OWN 2\n"},
+        compile_options={"include_paths": [str(headers), "."]},
+    )
+    known = c.CBuilder().compile(c.definition(), solution).info.headers
+    assert any(path.endswith("/stdio.h") for path in known)
+    assert not any(path.endswith("own.h") for path in known)
+
+
+def test_a_header_that_is_changed_while_it_is_compiled(c, plain, headers):
+    class Slow(c.CBuilder):
+        def compile_into(self, definition, solution, plan, folder):
+            library = super().compile_into(definition, solution, plan, folder)
+            time.sleep(0.05)  # the clock of a file system has coarse ticks
+            (headers / "deep" / "er.h").write_text("#define FACTOR 9\n")
+            time.sleep(0.05)
+            return library
+
+    assert Slow().build(c.definition(), plain)(1.0) == 3.0
+    age(headers / "deep" / "er.h")
+    assert c.CBuilder().build(c.definition(), plain)(1.0) == 9.0
+
+
+def test_another_text_of_the_same_size_is_a_change(c, plain, headers):
+    c.CBuilder().compile(c.definition(), plain)
+    write(headers / "deep" / "er.h", "#define FACTOR 4\n", seconds=50)
+    assert c.CBuilder().build(c.definition(), plain)(1.0) == 4.0

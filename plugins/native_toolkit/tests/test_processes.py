@@ -15,12 +15,6 @@ from flashinfer_bench.errors import StorageError
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and limits of POSIX")
 
 
-BUILD = """
-import c_builder as c
-artefact = c.CBuilder().compile(c.definition(), c.solution())
-print(artefact.fresh, c.CBuilder().build(c.definition(), c.solution())(2.0))
-"""
-
 BUILD_MANY = """
 import sys
 import c_builder as c
@@ -66,11 +60,6 @@ class TestAtOnce:
         assert removed > 3
         assert prune(everything=True).busy == []
         assert list_entries() == []
-
-    def test_four_processes_compile_one_solution_once(self, c, start, counting_cc):
-        outputs = [output_of(p) for p in [start(BUILD) for _ in range(4)]]
-        assert counting_cc() == 1
-        assert sorted(outputs) == ["False 4.0\n"] * 3 + ["True 4.0\n"]
 
 
 class TestFullDisk:

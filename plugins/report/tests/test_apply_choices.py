@@ -6,7 +6,6 @@ import pytest
 
 from fib_report.apply_choices import explain, explain_all
 from fib_tests import table_dataset as make
-from flashinfer_bench.apply.config import ApplyConfig
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import SelectionError, UnknownNameError
 
@@ -99,13 +98,6 @@ class TestExplain:
             "gone": {"solution": 1},
             "misled": {"solution": 1},
         }
-
-    def test_the_bounds_are_told(self, source):
-        found = explain(source, "scale", hardware=HERE)
-        assert (found["atol"], found["rtol"], found["both"]) == (0.01, 0.01, False)
-        found = explain(source, "scale", ApplyConfig(max_atol=0.0, max_rtol=0.1), hardware=HERE)
-        assert (found["atol"], found["rtol"], found["both"]) == (0.0, 0.1, True)
-        assert not any(one["contenders"] for one in found["keys"])
 
     def test_some_sizes_only(self, source):
         found = explain(source, "scale", hardware=HERE, axes={"rows": 8})

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 import zlib
 
 import pytest
@@ -35,12 +36,6 @@ def unpacked(data):
     return json.loads(zlib.decompress(base64.b64decode(pack(data))))
 
 
-def test_the_middle_half_of_the_samples(make_result):
-    samples = tuple(float(n) for n in range(101))
-    runs = page_data([make_result(samples_ms=samples), make_result("b_1")])["runs"]
-    assert (runs["low"], runs["high"], runs["samples"]) == ([25.0, None], [75.0, None], [101, 0])
-
-
 def test_the_best_are_marked(make_result):
     data = page_data([make_result("a_1", latency_ms=2.0), make_result("b_1", latency_ms=1.0)])
     assert {one["solution"]: one["best"] for one in data["scores"]} == {"a_1": False, "b_1": True}
@@ -67,15 +62,9 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_what_is_packed_can_be_unpacked(data):
+def test_what_is_packed_can_be_unpacked_and_is_no_markup(data):
     assert unpacked(data) == data
-
-
-@given(PLAIN)
-def test_packed_text_is_no_markup(data):
-    assert set(pack(data)) <= set(
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
-    )
+    assert re.fullmatch("[A-Za-z0-9+/=]*", pack(data))
 
 
 @pytest.mark.parametrize(

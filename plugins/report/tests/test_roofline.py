@@ -66,16 +66,6 @@ def test_work_without_an_op_family(definition, changes, expected):
     assert work_of(definition(**changes), {"N": 16}) == expected
 
 
-def test_an_op_family_says_what_the_work_is(definition, monkeypatch):
-    family = SimpleNamespace(
-        spec=SimpleNamespace(work="x:work"),
-        load=lambda _: lambda one, axes, inputs: (axes["N"] * 3, 7),
-    )
-    catalog = SimpleNamespace(family_of=lambda _: family)
-    monkeypatch.setattr("fib_report.roofline.default_catalog", lambda: catalog)
-    assert work_of(definition(), {"N": 16}) == (48, 7, "op family", ())
-
-
 def test_without_calibration_there_are_rates_and_no_limit(
     definition, make_result, monkeypatch, tmp_path
 ):

@@ -62,11 +62,6 @@ def test_every_status_and_series_has_a_colour():
     assert f"const COLOURS = {len(SERIES)};" in JS
 
 
-def test_all_scripts_are_part_of_the_page():
-    there = {one.name for one in SCRIPT_FOLDER.iterdir()}
-    assert there == {f"{name}.js" for name in SCRIPTS}
-
-
 def test_style_and_script_ask_for_nothing():
     for text in (CSS, JS.replace("http://www.w3.org/2000/svg", "")):
         assert not re.search(

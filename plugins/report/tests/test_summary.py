@@ -40,14 +40,6 @@ def test_counts(two):
     assert found.statuses == {"PASSED": 5, "TIMEOUT": 1}
 
 
-def test_another_baseline_or_none(two):
-    (rank,) = summarize(two, ALL, baseline_author="alice").rankings
-    assert (rank.author, rank.speedup) == ("baseline", 0.25)
-    found = summarize(two, ALL, baseline_author="nobody")
-    assert found.rankings == ()
-    assert set(found.unranked) >= {"double", "triple"}
-
-
 def test_devices_are_ranked_apart(maker):
     maker.sound()
     for uuid in ("w1", "w2"):
@@ -58,20 +50,6 @@ def test_devices_are_ranked_apart(maker):
         ("Fast CPU", 1.0),
         ("Test CPU", 4.0),
     ]
-
-
-@pytest.mark.parametrize(
-    ("selection", "names", "traces"),
-    [
-        (Selection(definitions=("double",)), ["double"], 4),
-        (Selection(op_types=("gemm",)), ["triple"], 1),
-        (Selection(hardware=("h200",)), ["double", "lost", "triple"], 2),
-    ],
-)
-def test_selection(two, selection, names, traces):
-    found = summarize(two, selection)
-    assert [one.definition for one in found.definitions] == names
-    assert found.totals()["traces"] == traces
 
 
 @pytest.fixture

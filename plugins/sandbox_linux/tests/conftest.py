@@ -1,7 +1,5 @@
 """Confined processes: real candidates, and plain children that take single measures."""
 
-from __future__ import annotations
-
 import json
 import os
 import traceback
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _in_child(*steps: Callable[[], Any]) -> Any:
+def _in_child(*steps):
     """Take `steps` in a forked child; return what the last one returned, or its error as text.
 
     An error of an earlier step is one of the test: it fails, or skips if the system lacks that.
@@ -47,7 +45,7 @@ def _in_child(*steps: Callable[[], Any]) -> Any:
     return value
 
 
-def _outcome(steps: tuple[Callable[[], Any], ...]) -> tuple[str, Any]:
+def _outcome(steps):
     *before, last = steps
     try:
         for step in before:

@@ -1,7 +1,5 @@
 """Solutions that try what they must not, and those that do what they may, in confined processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -30,7 +28,7 @@ X, Y = torch.arange(8.0), torch.ones(8)
 SMALL = {"MEMORY_MB": "3000", "FILE_MB": "100", "PROCESSES": "100"}
 
 
-def body(text: str) -> str:
+def body(text):
     return "def run(x, y):\n" + textwrap.indent(textwrap.dedent(text), "    ")
 
 
@@ -76,7 +74,7 @@ def load(executor, own, definition_of, solution_of):
     """``load(code)``: a confined process that has loaded it, and has its inputs."""
     started = []
 
-    def load(code: str):
+    def load(code):
         candidate = executor.spawn()
         started.append(candidate)
         candidate.confinement = candidate.confine([str(own)], timeout_s=30)
@@ -96,7 +94,7 @@ def attempt(load):
     The test is skipped if none of the measures that forbid it holds on this machine.
     """
 
-    def attempt(text: str, *measures: str) -> str:
+    def attempt(text, *measures):
         candidate = load(body(textwrap.dedent(text) + "\nreturn x + y"))
         held = candidate.confinement
         if measures and not set(measures).intersection(held.applied):
@@ -454,9 +452,9 @@ def test_it_is_too_late_once_something_is_loaded(load, own):
 
 def test_many_at_once(executor, own):
     """Control groups of candidates that have ended are removed while others are made."""
-    held: list[tuple[str, ...]] = []
+    held = []
 
-    def start() -> None:
+    def start():
         candidate = executor.spawn()
         held.append(candidate.confine([str(own)], timeout_s=60).applied)
         candidate.close()

@@ -1,7 +1,5 @@
 """Compilers on hostile sources, and what a confined process may do to the cache of builds."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -29,7 +27,7 @@ void run(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] =
 """
 
 
-def in_c(*directives: str, name: str = "in_c") -> Solution:
+def in_c(*directives, name="in_c"):
     source = "\n".join([*(f"//! {line}" for line in directives), f"// {name}", DOUBLE])
     spec = {"language": "testc", "target_hardware": ["cpu"], "entry_point": "main.c::run"}
     return Solution.model_validate(
@@ -73,7 +71,7 @@ def loaded(executor, definition):
     """``loaded(solution)``: a confined process with it, as a run starts them."""
     started = []
 
-    def load(solution: Solution):
+    def load(solution):
         candidate = executor.spawn()
         started.append(candidate)
         Sandbox().confine(candidate, definition, solution)
@@ -94,7 +92,7 @@ def compile_ahead(executor, definition, solution):
         compiler.close()
 
 
-def doubles(candidate) -> bool:
+def doubles(candidate):
     candidate.put_inputs(0, [torch.arange(4.0)], {"n": 4}, timeout_s=30)
     (got,) = candidate.call(0, timeout_s=30)
     return torch.equal(got, torch.arange(4.0) * 2)
@@ -138,7 +136,7 @@ class TestTools:
         yield cache / "builder"
         guard_tools(before)
 
-    def touch(self, path: Path, cwd: Path) -> int:
+    def touch(self, path, cwd):
         toolkit = pytest.importorskip("fib_native_toolkit.run")
         return toolkit.run_tool(["touch", path], cwd=cwd).returncode
 
@@ -200,7 +198,7 @@ class TestTools:
         assert (done.returncode, done.output) == (0, "")
 
     @staticmethod
-    def unavailable() -> bool:
+    def unavailable():
         from fib_sandbox_linux import landlock
         from fib_sandbox_linux.system import Unavailable
 

@@ -1,7 +1,5 @@
 """Programs for the packet filter: run here by an interpreter, and held against the rules."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

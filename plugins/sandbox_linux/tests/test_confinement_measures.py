@@ -1,7 +1,5 @@
 """Each measure alone: what it forbids is tried in a process that has taken it and no other."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
@@ -26,12 +24,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 SMALL = limits.Limits(memory_bytes=2 << 30, file_bytes=1 << 20, processes=20)
 
 
-def write(path: Path) -> str:
+def write(path):
     path.write_text("x")
     return "written"
 
 
-def change_mode(path: Path) -> str:
+def change_mode(path):
     path.chmod(0o600)
     return "changed"
 
@@ -82,14 +80,14 @@ class TestLandlockFiles:
         assert in_child(*confined, run) == "cat\n"
 
     def test_memory_of_the_parent_is_out_of_reach(self, confined, in_child):
-        def look() -> str:
+        def look():
             with Path(f"/proc/{os.getppid()}/mem").open("rb"):
                 return "opened"
 
         assert in_child(*confined, look) == "PermissionError"
 
 
-def move_between_folders(place: Path) -> str:
+def move_between_folders(place):
     """Write a file in one sub-folder of `place`, and move and link it to others."""
     for name in ("made", "kept", "linked"):
         (place / name).mkdir(exist_ok=True)
@@ -104,7 +102,7 @@ class TestMoves:
     """What every layer of Landlock forbids that does not say otherwise."""
 
     @staticmethod
-    def layers(place: Path) -> dict[str, partial[None]]:
+    def layers(place):
         return {
             "files": partial(landlock.forbid_writing, [place]),
             "network": partial(landlock.forbid_network),
@@ -149,7 +147,7 @@ class TestLandlockElse:
         assert victim.poll() is None
 
     def test_signals_to_descendants_stay(self, in_child):
-        def end_a_child() -> int:
+        def end_a_child():
             with subprocess.Popen(["sleep", "60"]) as child:
                 child.kill()
             return child.returncode
@@ -161,7 +159,7 @@ class TestLandlockElse:
         name = f"\0fib-test-{os.getpid()}"
         taken = (system.forbid_new_privileges, landlock.forbid_signals)
 
-        def connect() -> str:
+        def connect():
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(name)
                 return "connected"
@@ -194,12 +192,12 @@ class TestNamespaces:
         assert in_child(*taken, partial(os.utime, other)) == "OSError"
 
     def test_shared_memory_is_private_and_small(self, in_child):
-        def fill() -> str:
+        def fill():
             with Path("/dev/shm/fib-test").open("wb") as stream:
                 stream.write(b"x" * (2 << 20))
             return "written"
 
-        def mark() -> bool:
+        def mark():
             Path("/dev/shm/fib-test").write_text("x")
             return Path("/dev/shm/fib-test").exists()
 
@@ -286,7 +284,7 @@ class TestSystemCalls:
         assert in_child(*self.ALONE, partial(system.call, "personality", 0xFFFFFFFF)) >= 0
 
     def test_nothing_leaves_session_or_group(self, in_child):
-        def leave() -> bool:
+        def leave():
             os.setsid()
             os.setpgid(0, 0)
             subprocess.run(["true"], start_new_session=True, check=True)
@@ -320,7 +318,7 @@ class TestSystemCalls:
         ],
     )
     def test_sockets(self, family, alone, not_alone, in_child):
-        def make() -> str:
+        def make():
             kind = socket.SOCK_STREAM if family == socket.AF_VSOCK else socket.SOCK_DGRAM
             with socket.socket(family, kind if family != socket.AF_PACKET else socket.SOCK_RAW):
                 return "made"
@@ -330,8 +328,8 @@ class TestSystemCalls:
             assert in_child(*self.ALONE, make) == alone
 
     def test_threads_and_programs_start(self, in_child):
-        def start() -> str:
-            seen: list[str] = []
+        def start():
+            seen = []
             thread = threading.Thread(target=seen.append, args=("thread",))
             thread.start()
             thread.join()
@@ -340,10 +338,10 @@ class TestSystemCalls:
         assert in_child(*self.NOT_ALONE, start) == "thread-program\n"
 
     def test_it_holds_in_threads_that_run_already(self, in_child):
-        def ask_elsewhere() -> str:
+        def ask_elsewhere():
             go, seen = threading.Event(), []
 
-            def work() -> None:
+            def work():
                 go.wait()
                 try:
                     system.call("unshare", 0)
@@ -363,7 +361,7 @@ class TestSystemCalls:
 
 class TestLimits:
     def test_large_files(self, tmp_path, in_child):
-        def fill() -> str:
+        def fill():
             (tmp_path / "large").write_bytes(b"x" * (SMALL.file_bytes + 1))
             return "written"
 
@@ -373,13 +371,13 @@ class TestLimits:
         assert (tmp_path / "large").stat().st_size <= SMALL.file_bytes
 
     def test_memory(self, in_child):
-        def allocate() -> int:
+        def allocate():
             return len(bytearray(6 << 30))
 
         assert in_child(partial(limits.limit_memory, SMALL), allocate) == "MemoryError"
 
     def test_a_lower_limit_is_kept(self, in_child):
-        def lower() -> None:
+        def lower():
             resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
 
         got = in_child(
@@ -390,7 +388,7 @@ class TestLimits:
         assert got == [50, 50]
 
     @staticmethod
-    def fork_many() -> int:
+    def fork_many():
         """Start up to 100 processes; return how many could be."""
         children = []
         try:
@@ -411,7 +409,7 @@ class TestLimits:
         assert started == SMALL.processes - 1
 
     def test_processes_of_a_user(self, in_child):
-        def become_nobody() -> None:
+        def become_nobody():
             if os.getuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
@@ -427,7 +425,7 @@ class TestLimits:
     def test_memory_that_processes_share(self, in_child):
         """The system ends who takes more, whatever kind of memory it is and whoever asks."""
 
-        def share() -> int:
+        def share():
             pid = os.fork()
             if pid == 0:
                 os.write(os.memfd_create("shared"), b"x" * (SMALL.memory_bytes // 8))
@@ -438,7 +436,7 @@ class TestLimits:
         assert in_child(limit, share) == -signal.SIGKILL
 
     def test_groups_that_are_empty_are_removed(self, in_child):
-        def own_groups() -> list[str]:
+        def own_groups():
             limits.join_group("pids", 20)  # it is in one already
             groups = control_groups().values()
             return [str(group) for group in groups if group.name.startswith("fib-candidate-")]
@@ -449,26 +447,25 @@ class TestLimits:
         assert not any(Path(group).exists() for group in made)
 
 
-class TestThreads:
-    def test_those_that_stay_are_counted(self, in_child):
-        def begin_one() -> int:
-            threading.Thread(target=threading.Event().wait, daemon=True).start()
-            return system.end_idle_threads()
+def test_threads_those_that_stay_are_counted(in_child):
+    def begin_one():
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return system.end_idle_threads()
 
-        assert in_child(begin_one) == 1
+    assert in_child(begin_one) == 1
 
 
 class TestWithoutAny:
     """A system that offers nothing: reasons, and no error."""
 
     @staticmethod
-    def refusals(*names: str) -> None:
+    def refusals(*names):
         system.forbid_new_privileges()
         rules = [Rule(name, errno.EPERM) for name in names]
         seccomp.install(assemble(rules, system.machine()))
 
     @staticmethod
-    def take_all(workdir: Path) -> list[object]:
+    def take_all(workdir):
         os.chdir(workdir)
         return list(confine([], device="cpu", workdir=workdir))
 
@@ -483,7 +480,7 @@ class TestWithoutAny:
         assert all("not permitted" in reason for reason in missing.values())
 
     def test_threads_that_stay_leave_what_holds_for_each_only(self, tmp_path, in_child):
-        def with_a_thread() -> list[object]:
+        def with_a_thread():
             threading.Thread(target=threading.Event().wait, daemon=True).start()
             return self.take_all(tmp_path)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from fib_sandbox_linux.confinement import lock_places
 from flashinfer_bench.bench import locks
 

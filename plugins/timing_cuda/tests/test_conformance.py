@@ -1,7 +1,5 @@
 """The timers and the plugin keep to their contracts."""
 
-from __future__ import annotations
-
 import pytest
 
 import fib_timing_cuda

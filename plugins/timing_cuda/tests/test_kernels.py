@@ -1,7 +1,5 @@
 """The kernels that the driver compiles, by the assembler; no device is needed."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``fib timers check`` without the command: what it measures, of timers that lie in known ways."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_timing_cuda.check import (
@@ -161,9 +159,8 @@ class TestFailures:
             check(device, Stopwatch(device))
 
 
-class TestSmallestDifference:
-    def test_examples(self):
-        assert smallest_difference([3.0, 1.0, 1.5, 1.0]) == 0.5
-        assert smallest_difference([2.0, 2.0]) is None
-        assert smallest_difference([2.0]) is None
-        assert smallest_difference([100.0, 100.0 + 1e-12]) is None
+def test_smallest_difference_examples():
+    assert smallest_difference([3.0, 1.0, 1.5, 1.0]) == 0.5
+    assert smallest_difference([2.0, 2.0]) is None
+    assert smallest_difference([2.0]) is None
+    assert smallest_difference([100.0, 100.0 + 1e-12]) is None

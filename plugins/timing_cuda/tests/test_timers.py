@@ -1,7 +1,5 @@
 """Events, graphs and do_bench on a device that is simulated; GPUs test the numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import sys

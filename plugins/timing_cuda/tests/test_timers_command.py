@@ -1,7 +1,5 @@
 """``fib timers``: what is listed and what is told of a check; the measuring has its own tests."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
@@ -123,14 +121,6 @@ class TestCheck:
         assert "cpu: cpu notes: tired" in result.stderr
         assert "cpu: the timers agree" in result.stderr
         assert "chatter" not in result.stdout
-
-    def test_json_is_all_of_stdout(self, fib, checked):
-        document = json.loads(fib("timers", "check", "--device", "cpu", "--json").stdout)
-        assert (document["schema_version"], document["passed"]) == (1, True)
-        (device,) = document["devices"]
-        assert device["timers"][0]["lengths"][1]["deviation"] == pytest.approx(0.01)
-        assert device["timers"][0]["noise"] == {"spread": 0.01, "typical": 0.002, "worst": 0.03}
-        assert [one["name"] for one in document["unusable"]] == ["broken"]
 
     def test_disagreement_is_a_finding(self, fib, checked):
         off = Disagreement("device clock", "cpu", 100.0, 0.071)

@@ -52,7 +52,6 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -70,7 +69,7 @@ from flashinfer_bench.plugins import default_catalog
 from flashinfer_bench.tensors import devices, dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
     from flashinfer_bench.data import Definition, Solution
@@ -667,19 +666,11 @@ class Source(NamedTuple):
             If there is none of that name.
         """
         if name not in self.definitions:
-            raise unknown("definition", name, self.definitions)
+            raise UnknownNameError.of("definition", [name], self.definitions)
         return self.definitions[name]
 
     def solution(self, name: str) -> Solution:
         """Return a solution; raises what `definition` does."""
         if name not in self.solutions:
-            raise unknown("solution", name, self.solutions)
+            raise UnknownNameError.of("solution", [name], self.solutions)
         return self.solutions[name]
-
-
-def unknown(kind: str, name: str, known: Collection[str]) -> UnknownNameError:
-    """Make the error for a name that does not exist, with names that are like it."""
-    near = get_close_matches(name, known, n=3)
-    some = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
-    hint = f"did you mean {', '.join(near)}?" if near else f"available {kind}s: {some or 'none'}"
-    return UnknownNameError(f"no {kind} is called {name!r}", hint=hint, unknown=(name,))

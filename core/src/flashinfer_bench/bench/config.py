@@ -534,9 +534,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the settings file {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read the settings file {path}: {reason}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
 from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace, TraceSet, Workload
@@ -327,14 +326,8 @@ def meant_for_other_device(
 
 
 def _require_known(kind: str, names: Sequence[str], known: Collection[str]) -> None:
-    unknown = tuple(name for name in names if name not in known)
-    if not unknown:
-        return
-    near = dict.fromkeys(like for name in unknown for like in get_close_matches(name, known, n=3))
-    listed = ", ".join(repr(name) for name in unknown)
-    there = ", ".join([*sorted(known)[:10], *(["…"] if len(known) > 10 else [])])
-    hint = f"did you mean {', '.join(near)}?" if near else f"available {kind}s: {there}"
-    raise UnknownNameError(f"no {kind} is called {listed}", hint=hint, unknown=unknown)
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownNameError.of(kind, unknown, known)
 
 
 def is_final(trace: Trace) -> bool:

@@ -63,8 +63,9 @@ class Listed(NamedTuple):
     def load(self) -> Any:
         """Import and return what the factory names, or say what to install."""
         if not self.factory:
+            off = " or not loaded: FIB_NO_PLUGINS is set" if env.no_plugins() else ""
             raise CapabilityError(
-                f"'fib {self.name}' is provided by {self.origin}, which is not installed",
+                f"'fib {self.name}' is provided by {self.origin}, which is not installed{off}",
                 hint=install_hint(self.origin),
             )
         try:

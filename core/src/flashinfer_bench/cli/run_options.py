@@ -120,7 +120,8 @@ _KINDS: dict[Optional[str], Any] = {
 }
 
 
-def _known_device(value: Optional[str]) -> Optional[str]:
+def known_device(value: Optional[str]) -> Optional[str]:
+    """Return the value of ``--device``; refuse what no executor is for."""
     known = {"cpu", "cuda"}.union(*(one.spec.devices for one in default_catalog().executors))
     for name in value.split(",") if value else ():
         if name.strip().partition(":")[0] not in known:
@@ -145,7 +146,7 @@ def _registered(kind: str) -> Callable[[Optional[str]], Optional[str]]:
     return check
 
 
-_CHECKS = {"device": _known_device, **{kind: _registered(kind) for kind in ("executor", "timer")}}
+_CHECKS = {"device": known_device, **{kind: _registered(kind) for kind in ("executor", "timer")}}
 
 
 def _option(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import filter as matching
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -111,14 +110,5 @@ def _wanted(name: str, names: tuple[str, ...]) -> bool:
 
 
 def _refuse_unknown(kind: str, wanted: Sequence[str], known: set[str]) -> None:
-    unknown = tuple(name for name in wanted if name not in known and not matching(known, name))
-    if not unknown:
-        return
-    near = get_close_matches(unknown[0], known, n=3)
-    close = near or [name for name in sorted(known) if unknown[0] in name][:3]
-    listed = ", ".join([*(close or sorted(known)[:8]), *["…"] * (not close and len(known) > 8)])
-    raise UnknownNameError(
-        f"the dataset has no {kind} {', '.join(map(repr, unknown))}",
-        hint=f"did you mean {listed}?" if close else f"available {kind}s: {listed or 'none'}",
-        unknown=unknown,
-    )
+    if unknown := [name for name in wanted if name not in known and not matching(known, name)]:
+        raise UnknownNameError.of(kind, unknown, known)

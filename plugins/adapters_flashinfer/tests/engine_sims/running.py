@@ -13,20 +13,7 @@ DRIVE = Path(__file__).with_name("drive.py")
 
 
 def run(engine, folder):
-    """Run an engine in a fresh process.
-
-    Parameters
-    ----------
-    engine : str
-        One of `drive.ENGINES`.
-    folder : Path
-        Gets a dataset, ``dataset``.
-
-    Returns
-    -------
-    dict
-        What `drive.report` said.
-    """
+    """Run an engine in a fresh process, on a dataset in a folder; return what `report` said."""
     from engine_sims import answers
 
     dataset = folder / "dataset"

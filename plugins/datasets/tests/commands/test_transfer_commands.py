@@ -77,8 +77,8 @@ def test_what_is_left_out_ends_with_1(fib, sound, tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (("--definition", "nope"), 2, "no definition 'nope'"),
-        (("--op-type", "nope"), 2, "no op_type 'nope'"),
+        (("--definition", "nope"), 2, "no definition is called 'nope'"),
+        (("--op-type", "nope"), 2, "no op_type is called 'nope'"),
         (("-o", "x.zip"), 2, "ends in one of .tar.gz"),
     ],
 )

@@ -1,7 +1,5 @@
 """``fib calibrate`` on figures that a stand-in measures, and what it shows and keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -7,31 +7,27 @@ import math
 import random
 from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from flashinfer_bench.bench.stopping import TimingPlan
 
 Samples = list[float]
 Make = Callable[[random.Random, int], Samples]
 
 
-def lognormal(noise: float) -> Make:
+def lognormal(noise):
     return lambda rng, n: [math.exp(rng.gauss(0, noise)) for _ in range(n)]
 
 
-def two_modes(share: float) -> Make:
-    def make(rng: random.Random, n: int) -> Samples:
+def two_modes(share):
+    def make(rng, n):
         return [(1.0 if rng.random() < share else 1.3) + rng.gauss(0, 0.01) for _ in range(n)]
 
     return make
 
 
-def heavy(rng: random.Random, n: int) -> Samples:
+def heavy(rng, n):
     return [1 + 0.01 * abs(rng.gauss(0, 1)) / max(abs(rng.gauss(0, 1)), 1e-3) for _ in range(n)]
 
 
-def throttling(rng: random.Random, n: int) -> Samples:
+def throttling(rng, n):
     samples, left = [], 0
     for _ in range(n):
         left = left - 1 if left else (15 if rng.random() < 0.01 else 0)
@@ -39,7 +35,7 @@ def throttling(rng: random.Random, n: int) -> Samples:
     return samples
 
 
-def ticking(rng: random.Random, n: int) -> Samples:
+def ticking(rng, n):
     """About 3 µs by a clock that tells multiples of 0.5 µs."""
     return [0.0005 * round(6 * math.exp(rng.gauss(0, 0.03))) for _ in range(n)]
 
@@ -56,7 +52,7 @@ TIMERS: dict[str, Make] = {
 }
 
 
-def take(plan: TimingPlan, make: Make, seed: int) -> tuple[Samples, str]:
+def take(plan, make, seed):
     """Follow the plan on a made-up timer that takes no time; return the samples and the ending."""
     source = make(random.Random(seed), plan.max_samples)
     taken = 0
@@ -65,11 +61,11 @@ def take(plan: TimingPlan, make: Make, seed: int) -> tuple[Samples, str]:
     return source[:taken], ending
 
 
-def true_median(make: Make) -> float:
+def true_median(make):
     return median(make(random.Random(-1), 100_000))
 
 
-def runs(plan: TimingPlan, make: Make, count: int) -> tuple[list[int], list[float]]:
+def runs(plan, make, count):
     """Return, sorted, the numbers of samples and the relative errors of the medians."""
     truth = true_median(make)
     all_samples = [take(plan, make, seed)[0] for seed in range(count)]
@@ -77,7 +73,7 @@ def runs(plan: TimingPlan, make: Make, count: int) -> tuple[list[int], list[floa
     return sorted(map(len, all_samples)), sorted(errors)
 
 
-def main() -> None:
+def main():
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.stopping import TimingPlan, rules
 

@@ -1,7 +1,5 @@
 """What the rule ``rse`` decides: on samples made by hand, and on made-up timers."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 from itertools import pairwise
@@ -28,11 +26,11 @@ latencies = st.lists(st.floats(0, 1e12), min_size=1, max_size=200)
 RUNS = 60
 
 
-def noisy(noise: float, count: int, seed: int = 0) -> list[float]:
+def noisy(noise, count, seed=0):
     return made_up.lognormal(noise)(random.Random(seed), count)
 
 
-def worst(plan: TimingPlan, timer: str) -> float:
+def worst(plan, timer):
     """Return the error of the median that 95 % of runs do not exceed."""
     _, errors = made_up.runs(plan, made_up.TIMERS[timer], RUNS)
     return errors[int(0.95 * RUNS)]
@@ -41,26 +39,25 @@ def worst(plan: TimingPlan, timer: str) -> float:
 @pytest.mark.parametrize("name", rules())
 class TestEveryRule:
     @given(samples=latencies)
-    def test_any_samples_have_an_answer(self, name: str, samples: list[float]) -> None:
+    def test_any_samples_have_an_answer(self, name, samples):
         rule = rule_of(name, {})
         assert isinstance(rule.wants_more(samples), bool)
         assert rule.outcome(samples)
 
     @pytest.mark.parametrize("value", [0.0, 1e-6, 3.0, 1e300])
-    def test_equal_samples_are_enough(self, name: str, value: float) -> None:
+    def test_equal_samples_are_enough(self, name, value):
         assert rule_of(name, {}).wants_more([value] * 150) is False
 
 
-class TestNoise:
-    @pytest.mark.parametrize("count", [30, 100, 400])
-    def test_is_about_the_real_error(self, count: int) -> None:
-        medians = [median(noisy(0.05, count, seed)) for seed in range(300)]
-        told = median(relative_error(noisy(0.05, count, seed)) for seed in range(300))
-        assert 0.9 < told / stdev(medians) < 1.6
+@pytest.mark.parametrize("count", [30, 100, 400])
+def test_noise_is_about_the_real_error(count):
+    medians = [median(noisy(0.05, count, seed)) for seed in range(300)]
+    told = median(relative_error(noisy(0.05, count, seed)) for seed in range(300))
+    assert 0.9 < told / stdev(medians) < 1.6
 
 
 class TestRse:
-    def test_gives_up_when_the_noise_is_known(self) -> None:
+    def test_gives_up_when_the_noise_is_known(self):
         samples = noisy(0.5, 20_000)
         change = noise_change(samples)
         assert change < 0.05
@@ -75,12 +72,12 @@ class TestRse:
     @pytest.mark.parametrize(
         "timer", ["log-normal, 1 %", "log-normal, 3 %", "two modes, 70:30", "bursts of throttling"]
     )
-    def test_what_is_reached_holds(self, timer: str) -> None:
+    def test_what_is_reached_holds(self, timer):
         """The median is off by at most two standard errors, give or take 60 runs."""
         plan = TimingPlan.of(BenchmarkConfig(stop_rule="rse"))
         assert worst(plan, timer) <= 2.6 * 0.005
 
-    def test_more_noise_takes_more_samples(self) -> None:
+    def test_more_noise_takes_more_samples(self):
         plan = TimingPlan.of(BenchmarkConfig(stop_rule="rse"))
         timers = ("log-normal, 1 %", "log-normal, 3 %", "log-normal, 10 %", "log-normal, 30 %")
         counts = [median(made_up.runs(plan, made_up.TIMERS[name], 30)[0]) for name in timers]
@@ -89,7 +86,7 @@ class TestRse:
         assert all(few < many for few, many in pairwise(counts))
 
 
-def test_stopping_does_not_spoil_the_interval() -> None:
+def test_stopping_does_not_spoil_the_interval():
     """To stop when the samples look good might leave intervals too narrow."""
     plan, make = TimingPlan.of(BenchmarkConfig(stop_rule="rse")), made_up.TIMERS["log-normal, 3 %"]
     intervals = [median_interval(made_up.take(plan, make, seed)[0]) for seed in range(80)]

@@ -1,7 +1,5 @@
 """A GPU that is a file: `stand_in/pynvml.py` in place of NVML's bindings."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import sys

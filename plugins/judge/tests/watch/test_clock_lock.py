@@ -1,7 +1,5 @@
 """Locking clocks, and above all that it is undone: with a stand-in for the GPU only."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is made of the files that Linux tells about CPUs in."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_judge.watch import cpu as cpu_module
@@ -53,43 +51,39 @@ def started(machine, device="cpu", **options):
     return watcher
 
 
-class TestNothingThere:
-    def test_an_empty_tree(self, machine):
-        watcher = started(machine)
-        assert watcher.sample().values == {"load": 0.5}
-        assert watcher.sample().values == {}  # the system's own figure is as old
-        assert watcher.stop().facts == {"cpus": 2}
+def test_where_nothing_is_there(machine):
+    watcher = started(machine)
+    assert watcher.sample().values == {"load": 0.5}
+    assert watcher.sample().values == {}  # the system's own figure is as old
+    assert watcher.stop().facts == {"cpus": 2}
 
 
-class TestFrequency:
-    def test_one_cpu_after_the_other(self, machine):
-        for number, khz in enumerate((800_000, 3_600_000)):
-            machine.cpu(number, "cpufreq/scaling_cur_freq", khz)
-            machine.cpu(number, "cpufreq/scaling_governor", "powersave")
-        watcher = started(machine)
-        seen = [watcher.sample().values["frequency_mhz"] for _ in range(4)]
-        assert sorted(seen) == [800, 800, 3600, 3600]
-        assert watcher.stop().facts["governor"] == "powersave"
+def test_frequency_one_cpu_after_the_other(machine):
+    for number, khz in enumerate((800_000, 3_600_000)):
+        machine.cpu(number, "cpufreq/scaling_cur_freq", khz)
+        machine.cpu(number, "cpufreq/scaling_governor", "powersave")
+    watcher = started(machine)
+    seen = [watcher.sample().values["frequency_mhz"] for _ in range(4)]
+    assert sorted(seen) == [800, 800, 3600, 3600]
+    assert watcher.stop().facts["governor"] == "powersave"
 
 
-class TestHeat:
-    def test_a_slow_down_of_a_core(self, machine):
-        machine.cpu(1, "thermal_throttle/core_throttle_count", 7)
-        watcher = started(machine)
-        assert watcher.sample().throttled == ()
-        machine.cpu(1, "thermal_throttle/core_throttle_count", 8)
-        assert watcher.sample().throttled == ("cpu_thermal",)
-        assert watcher.sample().throttled == ()
+def test_heat_a_slow_down_of_a_core(machine):
+    machine.cpu(1, "thermal_throttle/core_throttle_count", 7)
+    watcher = started(machine)
+    assert watcher.sample().throttled == ()
+    machine.cpu(1, "thermal_throttle/core_throttle_count", 8)
+    assert watcher.sample().throttled == ("cpu_thermal",)
+    assert watcher.sample().throttled == ()
 
 
-class TestSteal:
-    def test_share_of_the_allowed_cpus(self, machine):
-        machine.stat(0, 0, 0)
-        watcher = started(machine)
-        machine.stat(10, 30, 999)  # the third is not allowed
-        summary = watcher.stop()
-        assert summary.facts["steal_share"] == 1.0  # nothing else has grown
-        assert summary.notes == ("the hypervisor took 100.0% of the CPU time",)
+def test_steal_share_of_the_allowed_cpus(machine):
+    machine.stat(0, 0, 0)
+    watcher = started(machine)
+    machine.stat(10, 30, 999)  # the third is not allowed
+    summary = watcher.stop()
+    assert summary.facts["steal_share"] == 1.0  # nothing else has grown
+    assert summary.notes == ("the hypervisor took 100.0% of the CPU time",)
 
 
 class TestQuota:
@@ -113,19 +107,17 @@ class TestQuota:
         assert summary.notes == ("a CPU quota held threads back for 1.5 s in each second",)
 
 
-class TestLoad:
-    def test_a_busy_machine_is_told(self, machine, monkeypatch):
-        monkeypatch.setattr(cpu_module, "_load", lambda: 9.25)
-        notes = started(machine).stop().notes
-        assert notes == ("the load was 9.2 on 2 CPUs before timing",)
+def test_load_a_busy_machine_is_told(machine, monkeypatch):
+    monkeypatch.setattr(cpu_module, "_load", lambda: 9.25)
+    notes = started(machine).stop().notes
+    assert notes == ("the load was 9.2 on 2 CPUs before timing",)
 
 
-class TestSwitches:
-    def test_of_all_threads(self, machine):
-        for thread, counts in (("7", (5, 2)), ("8", (10, 1))):
-            text = "voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n"
-            machine.write(f"proc/7/task/{thread}/status", "Name:\tx y\n" + text.format(*counts))
-        assert switches(machine.root, "7") == {
-            "voluntary_switches": 15,
-            "involuntary_switches": 3,
-        }
+def test_switches_of_all_threads(machine):
+    for thread, counts in (("7", (5, 2)), ("8", (10, 1))):
+        text = "voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n"
+        machine.write(f"proc/7/task/{thread}/status", "Name:\tx y\n" + text.format(*counts))
+    assert switches(machine.root, "7") == {
+        "voluntary_switches": 15,
+        "involuntary_switches": 3,
+    }

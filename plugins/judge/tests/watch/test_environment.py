@@ -1,7 +1,5 @@
 """The watch around a timing: ranges, waiting, and that nothing ends a run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -189,18 +187,17 @@ class TestNothingEndsARun:
             run(watch(Scripted(KeyboardInterrupt())))
 
 
-class TestFacts:
-    def test_smallest_median_greatest_and_shares(self):
-        readings = [Reading({"sm_mhz": mhz}, states=("power_cap",)) for mhz in (1980, 1410, 1755)]
-        script = Scripted(*readings, HOT, summary=Summary({"limit": 700}, ("a note",)))
-        report = run(watch(script), 1, 2)
-        assert report.facts["scripted"] == {
-            "readings": 4,
-            "sm_mhz": [1410, 1755, 1980],
-            "states": {"hw_thermal": 0.25, "power_cap": 0.75},
-            "limit": 700,
-        }
-        assert report.notes[-1] == "a note"
+def test_facts_smallest_median_greatest_and_shares():
+    readings = [Reading({"sm_mhz": mhz}, states=("power_cap",)) for mhz in (1980, 1410, 1755)]
+    script = Scripted(*readings, HOT, summary=Summary({"limit": 700}, ("a note",)))
+    report = run(watch(script), 1, 2)
+    assert report.facts["scripted"] == {
+        "readings": 4,
+        "sm_mhz": [1410, 1755, 1980],
+        "states": {"hw_thermal": 0.25, "power_cap": 0.75},
+        "limit": 700,
+    }
+    assert report.notes[-1] == "a note"
 
 
 class TestChoice:

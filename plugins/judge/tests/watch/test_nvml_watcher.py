@@ -1,7 +1,5 @@
 """What is made of NVML's answers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

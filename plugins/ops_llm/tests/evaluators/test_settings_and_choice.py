@@ -7,7 +7,7 @@ import pytest
 from flashinfer_bench.bench import BenchmarkConfig, resolve_evaluator
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import ConfigError
-from flashinfer_bench.plugins import Catalog, EvaluatorSpec, discover
+from flashinfer_bench.plugins import discover
 
 
 def shaped(name, op_type, inputs, outputs):
@@ -59,17 +59,6 @@ def test_an_evaluator_is_chosen_by_what_a_definition_is(name):
     catalog = discover()
     definition = shaped(name, op_type, inputs, outputs)
     assert resolve_evaluator(definition, catalog=catalog).name == expected
-
-
-def test_a_plugin_s_evaluator_goes_before_those_of_core():
-    mine = EvaluatorSpec(
-        name="zz-mine",
-        op_types=("sampling",),
-        factory="fib_ops_llm.lowbit:LowBitEvaluator",
-    )
-    core = [entry.spec for entry in discover().evaluators]
-    definition = shaped("x", "sampling", {"probs": "float32"}, {"samples": "int64"})
-    assert Catalog.of(mine, *core).select_evaluator(definition).name == "zz-mine"
 
 
 # ------------------------------------------------------------------ settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -13,43 +12,6 @@ from flashinfer_bench.apply import apply
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.tracer import TraceEntry, TracingRule, presets
 from flashinfer_bench.tracing.recorder import Layout
-
-RULES = (
-    "gemm_rule mla_paged_prefill_rule mla_ragged_prefill_rule mla_paged_decode_rule "
-    "gqa_paged_prefill_rule gqa_ragged_prefill_rule gqa_paged_decode_rule"
-)
-MODULES = {
-    "flashinfer_bench": (
-        "enable_tracing disable_tracing TracingConfig TracingConfigRegistry TracingRuntime"
-    ),
-    "flashinfer_bench.tracing": (
-        "enable_tracing disable_tracing TracingConfig TracingConfigRegistry TracingRuntime "
-        "PolicyRegistry WorkloadEntry get_default_configs get_full_configs "
-        "get_attention_only_configs FilterPolicy install_signal_handlers"
-    ),
-    "flashinfer_bench.tracer": (
-        "Tracer TracingRule TraceEntry enable_tracing disable_tracing get_tracer make_tracing_hook"
-    ),
-    "flashinfer_bench.tracer.tracer": "Tracer enable_tracing disable_tracing get_tracer",
-    "flashinfer_bench.tracer.types": "TracingRule TraceEntry",
-    "flashinfer_bench.tracer.hook_impl": "make_tracing_hook",
-    "flashinfer_bench.tracer.rule": f"{RULES} fib_full_tracing fib_attn_tracing",
-    "flashinfer_bench.tracer.presets": (
-        "policy_keep_first_k policy_keep_random_k policy_dedup_by_axes policy_dedup_by_avg_seq_len "
-        "KEEP_ALL KEEP_RANDOM_ONE DEDUP_BY_AXES DEDUP_BY_AVG_SEQ_LEN KEY_AXES dump_int32 DUMP_ALL "
-        f"DUMP_NONE DUMP_INT32 {RULES} all_dump_rule axes_only_rule TraceEntry TracingRule"
-    ),
-}
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_names(module: str) -> None:
-    found = import_module(module)
-    for name in MODULES[module].split():
-        assert getattr(found, name) is not None
-        assert name in dir(found) or name in found.__all__
-    with pytest.raises(AttributeError):
-        _ = found.there_is_no_such_name
 
 
 def test_rules_by_keyword_into_the_dataset(root: Any, monkeypatch: Any) -> None:

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.apply.config import ApplyConfig, as_registry
-from flashinfer_bench.apply.table import ApplyTable, limits_for, unknown
-from flashinfer_bench.errors import SelectionError
+from flashinfer_bench.apply.table import ApplyTable, limits_for
+from flashinfer_bench.errors import SelectionError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ def explain(
     limits = limits_for(definition, as_registry(config).get(name) or ApplyConfig())
     for axis in axes or ():
         if axis not in definition.var_axes:
-            raise unknown("variable axis", axis, definition.var_axes)
+            raise UnknownNameError.of("variable axis", [axis], definition.var_axes)
     keys = [
         {
             "axes": dict(key.axes),

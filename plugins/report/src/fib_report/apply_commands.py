@@ -24,6 +24,7 @@ from flashinfer_bench.cli.output import (
     talk,
     tell_counts,
 )
+from flashinfer_bench.cli.run_options import known_device
 from flashinfer_bench.errors import BuildCapabilityError, CapabilityError, FibError, SelectionError
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ _DEVICE = (
     "The device here whose traces count: cpu, cuda or cuda:1. Default: a GPU if there is one, else "
     "the CPU."
 )
-Device = Annotated[Optional[str], option("--device", metavar="DEVICE", help=_DEVICE)]
+Device = Annotated[
+    Optional[str], option("--device", metavar="DEVICE", callback=known_device, help=_DEVICE)
+]
 _ATOL = "Largest absolute error. Default: by dtype."
 MaxAtol = Annotated[Optional[float], option("--max-atol", metavar="X", help=_ATOL)]
 _RTOL = "Largest relative error. Default: by dtype."

@@ -50,15 +50,6 @@ def test_the_ranking_of_a_definition(fib, root):
     assert "cupti cold rse, 8 samples" in shown
 
 
-def test_json_has_every_workload(fib, root):
-    document = json.loads(fib("report", "best", "--json", "--local", root).stdout)
-    (best,) = document["best"]
-    assert best["not_distinguishable"] == ["bob_double"]
-    (one,) = best["results"]
-    assert (one["latency_ms_low"], one["latency_ms_high"]) == (0.9, 1.1)
-    assert (one["samples"], one["stop_rule"], one["reference"]) == (8, "rse", "beside")
-
-
 def test_what_is_disputed_is_named_and_not_ranked(fib, root):
     (path,) = Path(root, "traces").rglob("*.jsonl")
     traces = [json.loads(line) for line in path.read_text().splitlines()]
@@ -119,17 +110,6 @@ def test_reports_are_made_from_the_index(fib, maker, monkeypatch):
     monkeypatch.setattr(trace_set, "load_traces", lambda *_: pytest.fail("the traces were read"))
     found = fib(*args)
     assert (found.exit_code, found.stdout) == (0, expected.stdout)
-
-
-def test_reports_need_no_torch(fib_process, maker, tmp_path):
-    (tmp_path / "block").mkdir()
-    for name in ("torch", "numpy"):
-        (tmp_path / f"block/{name}.py").write_text("raise ImportError('blocked by the test')")
-    env = {"PYTHONPATH": str(tmp_path / "block")}
-    root = maker.sound().root
-    done = fib_process("report", "best", "--json", "--local", root, env=env)
-    assert done.returncode == 0, done.stderr
-    assert fib_process("validate", "--local", root, env=env).returncode == 0
 
 
 def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):

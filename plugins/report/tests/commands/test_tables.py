@@ -12,21 +12,11 @@ from hypothesis import strategies as st
 
 from fib_report.tables import Format, write_tables
 
-
-@pytest.fixture
-def root(maker):
-    """Two solutions on two workloads; one became slower and one broke."""
-    maker.sound()
-    late = {"axes": {"N": 16}, "timestamp": "2026-02-01T00:00:00"}
-    maker.trace("alice_double", uuid="w1", latency_ms=0.8, **late)
-    maker.trace("baseline_double", uuid="w1", status="RUNTIME_ERROR", log="boom", **late)
-    return maker.root
-
-
 # ------------------------------------------------------------------------------------ formats
 
 
-def test_every_format_has_the_same_rows(fib, root):
+def test_every_format_has_the_same_rows(fib, maker):
+    root = maker.sound().root
     shown = {
         form: fib("report", "best", "--local", root, "--format", form).stdout.split("\n\n")
         for form in ("table", "csv")

@@ -1,7 +1,5 @@
 """A stand-in for cupti-python, and one for a GPU that is timed by events."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The timer keeps to the contract of all timers; shown on a device that is not there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -18,7 +16,7 @@ class TestCuptiTimer(TimerConformance):
     """All but the probe: that there is a GPU is pretended."""
 
     @pytest.fixture
-    def case(self, events) -> TimerCase:
+    def case(self, events):
         return TimerCase(record=replace(RECORD, probe=None), device="cuda:0", work=events.work)
 
 
@@ -28,5 +26,5 @@ class TestRecord(RecordConformance):
     kind, case_type = "timer", TimerCase
 
     @pytest.fixture
-    def case(self) -> TimerCase:
+    def case(self):
         return TimerCase(record=RECORD, device="cuda:0")

@@ -1,7 +1,5 @@
 """Whether CUPTI can be used, with and without what it needs."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """Having CUPTI record; against a stand-in for NVIDIA's package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

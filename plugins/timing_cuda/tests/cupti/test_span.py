@@ -1,7 +1,5 @@
 """Arithmetic on records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

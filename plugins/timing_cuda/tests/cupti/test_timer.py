@@ -1,7 +1,5 @@
 """Latencies from records, held against the time by events."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashinfer_bench.errors import TimingError

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Optional, get_args
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -28,7 +28,7 @@ Device = Annotated[
     option(
         "--device",
         metavar="DEVICE",
-        callback=get_args(run_options.Device)[1].callback,
+        callback=run_options.known_device,
         help="Build for cpu, or for cuda, which need not be there. Default: cuda if it is.",
     ),
 ]

@@ -1,14 +1,12 @@
 """Stands in for nvidia-ml-py: a GPU that lives in the JSON file ``STAND_IN_NVML``.
 
 What processes set there stays when they die, as the clocks of a GPU do. ``fails`` names the error
-code that a function ends with, ``fails_once`` that of its next call, ``slow`` the seconds that it
-takes.
+code that a function ends with, ``fails_once`` that of its next call.
 """
 
 import fcntl
 import json
 import os
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,12 +26,10 @@ IDLE = {
     "supported_memory": [2619, 1593],
     "supported_sm": list(range(1980, 330, -15)),
     "locked_sm": None,
-    "locked_memory": None,
     "calls": [],
     "users": 0,
     "fails": {},
     "fails_once": {},
-    "slow": {},
 }
 
 
@@ -60,9 +56,7 @@ def _state():
 def _call(name, *arguments):
     with _state() as state:
         state["calls"].append([name, *arguments])
-        seconds = state["slow"].get(name, 0)
         code = state["fails_once"].pop(name, state["fails"].get(name))
-    time.sleep(seconds)
     if code is not None:
         raise NVMLError(code)
     with _state() as state:
@@ -94,8 +88,7 @@ def nvmlDeviceGetHandleByUUID(uuid):
 
 def nvmlDeviceGetClockInfo(handle, kind):
     with _call("nvmlDeviceGetClockInfo", kind) as state:
-        name = {1: "sm", 2: "memory"}[kind]
-        return state[f"locked_{name}"] or state[name]
+        return state["locked_sm"] or state["sm"] if kind == NVML_CLOCK_SM else state["memory"]
 
 
 def nvmlDeviceGetUtilizationRates(handle):

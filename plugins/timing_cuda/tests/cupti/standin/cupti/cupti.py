@@ -4,8 +4,6 @@
 arguments and fields are those of the real package.
 """
 
-from __future__ import annotations
-
 import enum
 import threading
 
