@@ -1,11 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from flashinfer_bench.bench import BenchmarkConfig
-from flashinfer_bench.bench.plan import Done, Plan, finished, is_final, make_plan
+from flashinfer_bench.bench.digests import definition_digest
+from flashinfer_bench.bench.plan import Done, finished, is_final, make_plan
 from flashinfer_bench.data import (
     Correctness,
     Environment,
@@ -14,14 +11,12 @@ from flashinfer_bench.data import (
     Performance,
     Provenance,
     Trace,
+    TraceSet,
 )
 from flashinfer_bench.errors import SelectionError
 
-if TYPE_CHECKING:
-    from flashinfer_bench.plugins import Catalog
 
-
-def names(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+def names(plan):
     return [
         (item.definition.name, item.workload.uuid, tuple(s.name for s in item.solutions))
         for item in plan.items
@@ -29,7 +24,7 @@ def names(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 @pytest.fixture
-def dataset(problems: Any) -> Any:
+def dataset(problems):
     """Two definitions, two workloads each; solutions a and b of the first, c of the second."""
     return problems.dataset(
         problems.good("a"),
@@ -41,17 +36,7 @@ def dataset(problems: Any) -> Any:
 
 
 class TestPlan:
-    def test_everything(self, dataset: Any, catalog: Catalog) -> None:
-        plan = make_plan(dataset, BenchmarkConfig(), catalog)
-        assert names(plan) == [
-            ("double", "double-0", ("a", "b")),
-            ("double", "double-1", ("a", "b")),
-            ("twice", "twice-0", ("c",)),
-            ("twice", "twice-1", ("c",)),
-        ]
-        assert (plan.total, plan.resumed, plan.skipped) == (6, 0, ())
-
-    def test_filters(self, dataset: Any, catalog: Catalog) -> None:
+    def test_filters(self, dataset, catalog):
         by_definition = make_plan(dataset, BenchmarkConfig(definitions=["twice"]), catalog)
         assert by_definition.total == 2
         by_solution = make_plan(dataset, BenchmarkConfig(solutions=["b"]), catalog)
@@ -68,17 +53,13 @@ class TestPlan:
             ({"solutions": ["a", "q"]}, ("q",), "available solutions: a, b, c"),
         ],
     )
-    def test_unknown_names(
-        self, config: Any, unknown: Any, hint: str, dataset: Any, catalog: Catalog
-    ) -> None:
+    def test_unknown_names(self, config, unknown, hint, dataset, catalog):
         with pytest.raises(SelectionError) as caught:
             make_plan(dataset, BenchmarkConfig(**config), catalog)
         assert caught.value.unknown == unknown
         assert caught.value.hint == hint
 
-    def test_definition_that_lacks_something_is_named(
-        self, problems: Any, catalog: Catalog, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_definition_that_lacks_something_is_named(self, problems, catalog, caplog):
         dataset = problems.dataset(
             problems.good("a"), definitions=[problems.definition(), problems.definition("twice")]
         )
@@ -87,19 +68,7 @@ class TestPlan:
             assert make_plan(dataset, BenchmarkConfig(), catalog).total == 1
         assert caplog.messages == ["definition 'twice' has no solution and no workload"]
 
-    def test_a_builder_for_another_device_is_a_skip(self, problems: Any, catalog: Catalog) -> None:
-        gpu = problems.solution("x", "g", language="gpu_language")
-        dataset = problems.dataset(problems.good("a"), gpu, workloads=2)
-        plan = make_plan(dataset, BenchmarkConfig(), catalog, device="cpu")
-        (entry,) = plan.skipped
-        assert (entry.kind, entry.solution, entry.count) == ("device", "g", 2)
-        assert entry.reason == "gpu_language solutions run on cuda; this run uses cpu"
-        for device in ("cuda:1", None):
-            assert make_plan(dataset, BenchmarkConfig(), catalog, device=device).skipped == ()
-
-    def test_what_is_written_for_the_cpu_is_no_part_of_a_run_on_a_gpu(
-        self, problems: Any, catalog: Catalog
-    ) -> None:
+    def test_what_is_written_for_the_cpu_is_no_part_of_a_run_on_a_gpu(self, problems, catalog):
         hosts = [["cpu"], ["CPU"], ["cpu", "H100"], ["H100"]]
         made = [
             problems.solution("x", f"s{number}", target_hardware=names)
@@ -115,7 +84,7 @@ class TestPlan:
         assert "cuda:0" in plan.skipped[0].reason
         assert make_plan(dataset, BenchmarkConfig(), catalog, device="cpu").skipped == ()
 
-    def test_what_can_be_compiled_ahead(self, problems: Any, catalog: Catalog) -> None:
+    def test_what_can_be_compiled_ahead(self, problems, catalog):
         dataset = problems.dataset(
             problems.good("a"),
             problems.compiled("b"),
@@ -131,10 +100,8 @@ class TestPlan:
 
 
 @pytest.fixture
-def traced(problems: Any) -> Any:
-    def make(
-        status: str = "RUNTIME_ERROR", hardware: str = "here", provenance: Any = None
-    ) -> Trace:
+def traced(problems):
+    def make(status="RUNTIME_ERROR", hardware="here", provenance=None):
         chosen = EvaluationStatus(status)
         measured = Correctness(max_absolute_error=0.0, max_relative_error=0.0)
         evaluation = Evaluation(
@@ -159,26 +126,41 @@ def traced(problems: Any) -> Any:
 
 class TestResume:
     @pytest.mark.parametrize("status", [status.value for status in EvaluationStatus])
-    def test_all_but_a_time_out_are_final(self, status: str, traced: Any) -> None:
+    def test_all_but_a_time_out_are_final(self, status, traced):
         assert is_final(traced(status)) is (status != "TIMEOUT")
 
-    def test_crashes_are_retried(self, traced: Any) -> None:
+    def test_crashes_are_retried(self, traced):
         assert not is_final(traced(provenance=Provenance(transient=True)))
         assert is_final(traced(provenance=Provenance(transient=False)))
 
-    def test_changed_solution_is_run_again(self, traced: Any, problems: Any) -> None:
-        solution = problems.good("a")
-        same = Provenance(extra={"solution_hash": solution.hash()})
-        other = Provenance(extra={"solution_hash": "something else"})
-        odd = Provenance(extra={"solution_hash": 3})
-        assert finished([traced(provenance=same)], [solution], {"here"})
-        assert not finished([traced(provenance=other)], [solution], {"here"})
-        assert finished([traced(provenance=odd)], [solution], {"here"})
-        assert finished([traced()], [solution], {"here"})
+    @pytest.fixture
+    def done(self, problems):
+        def find(trace, *hardware, **changes):
+            parts = {"definition": problems.definition(), "workload": problems.workload(uuid="w")}
+            parts.update(changes)
+            held = Trace(definition="double", workload=parts["workload"])
+            dataset = TraceSet(
+                definitions={"double": parts["definition"]},
+                solutions={"double": [problems.good("a")]},
+                workloads={"double": [held]},
+                traces={"double": [trace]},
+            )
+            return finished(dataset, {"here", *hardware})
 
-    def test_same_hardware_only(self, traced: Any, problems: Any) -> None:
-        traces = [traced(hardware="there")]
-        assert finished(traces, [problems.good("a")], {"here"}) == set()
-        assert finished(traces, [problems.good("a")], {"here", "there"}) == {
-            Done("double", "a", "w")
-        }
+        return find
+
+    def test_what_has_changed_is_run_again(self, traced, problems, done):
+        same = {"solution_hash": problems.good("a").hash()}
+        for extra, counts in ((same, 1), ({"solution_hash": "other"}, 0), ({"solution_hash": 3}, 1)):
+            assert len(done(traced(provenance=Provenance(extra=extra)))) == counts
+        assert done(traced())
+        edited = problems.workload(uuid="w").model_copy(update={"axes": {"n": 5}})
+        assert not done(traced(), workload=edited)
+        was = Provenance(definition_hash=definition_digest(problems.definition()))
+        assert done(traced(provenance=was))
+        assert not done(traced(provenance=was), definition=problems.definition("twice"))
+
+    def test_same_hardware_only(self, traced, done):
+        trace = traced(hardware="there")
+        assert done(trace) == set()
+        assert done(trace, "there") == {Done("double", "a", "w")}

@@ -209,9 +209,7 @@ class Benchmark:
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
         done = set()
         if resume:
-            traces = [trace for group in trace_set.traces.values() for trace in group]
-            solutions = [item for group in trace_set.solutions.values() for item in group]
-            done = finished(traces, solutions, {one.environment.hardware for one in runners})
+            done = finished(trace_set, {one.environment.hardware for one in runners})
         plan = make_plan(trace_set, config, catalog, done, device=device)
         if plan.items:
             for executor in executors:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
+from flashinfer_bench.bench.digests import definition_digest
 from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace, TraceSet, Workload
 from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
 
@@ -338,29 +339,38 @@ def is_final(trace: Trace) -> bool:
     return evaluation.provenance is None or not evaluation.provenance.transient
 
 
-def finished(
-    traces: Iterable[Trace], solutions: Iterable[Solution], hardware: Collection[str]
-) -> set[Done]:
-    """Return the evaluations that `traces` decide for good.
+def finished(trace_set: TraceSet, hardware: Collection[str]) -> set[Done]:
+    """Return the evaluations that the traces of a dataset decide for good.
+
+    A trace that was taken of another content of the solution, workload or definition of the same
+    name does not count; what a trace does not tell is taken to be the same.
 
     Parameters
     ----------
-    traces : iterable of Trace
-        Earlier results.
-    solutions : iterable of Solution
-        The solutions as they are now. A trace that was taken of other content under the same name
-        does not count; older traces do not tell the content and count.
+    trace_set : TraceSet
+        The dataset.
     hardware : collection of str
         Names of the devices that the run would use; a trace from elsewhere does not count.
     """
-    hashes = {solution.name: solution.hash() for solution in solutions}
+    solutions = {one.name: one.hash() for group in trace_set.solutions.values() for one in group}
+    definitions = {name: definition_digest(one) for name, one in trace_set.definitions.items()}
+    workloads = {
+        (name, one.workload.uuid): one.workload
+        for name, group in trace_set.workloads.items()
+        for one in group
+    }
     done = set()
-    for trace in traces:
+    for trace in (one for group in trace_set.traces.values() for one in group):
         evaluation = trace.evaluation
         if trace.solution is None or evaluation is None or not is_final(trace):
             continue
-        of = evaluation.provenance.extra.get("solution_hash") if evaluation.provenance else None
-        same = not isinstance(of, str) or of == hashes.get(trace.solution)
-        if same and evaluation.environment.hardware in hardware:
+        of = evaluation.provenance
+        taken = of.extra.get("solution_hash") if of is not None else None
+        if (
+            evaluation.environment.hardware in hardware
+            and (not isinstance(taken, str) or taken == solutions.get(trace.solution))
+            and (of is None or of.definition_hash in (None, definitions.get(trace.definition)))
+            and workloads.get((trace.definition, trace.workload.uuid)) == trace.workload
+        ):
             done.add(Done(trace.definition, trace.solution, trace.workload.uuid))
     return done
