@@ -91,13 +91,6 @@ class TestAPoint:
             assert through(point, 1) == ("a", "d", (1,), None)
         assert runtime.asked == [("d", point)]
 
-    def test_stays_empty_if_nobody_takes_its_calls(self, router, point):
-        router.push(Runtime("a", "other"))
-        assert point.call is None
-        router.push(Runtime("a", "d", routes=lambda name, point: None))
-        assert through(point, 1, k=2) == ("original", (1,), {"k": 2})
-        assert point.call is None
-
     def test_goes_away_with_its_function(self, router):
         made, runtime = PatchPoint("d", "f"), Runtime("a", "d")
         router.connect(made)

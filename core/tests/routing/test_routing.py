@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import inspect
 import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from textwrap import dedent
+from typing import ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import fib_tests
 from fib_tests.routed_use import (
     ScaleRoute,
+    Scaling,
     counts,
     enable,
     missing,
     nothing_enabled,  # noqa: F401 - a fixture for each test
+    watch,
     wrap,
 )
+from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import routes as routed
+from flashinfer_bench.routing.binding import EXTRAS, reordered, signature_of
 from flashinfer_bench.routing.patch_points import router
-from flashinfer_bench.routing.routes import (
-    route_calls,
-)
+from flashinfer_bench.routing.routes import route_calls
 
 
 class TestNothingEnabled:
@@ -109,7 +120,7 @@ class TestRefused:
         enable(lambda args, kwargs, fallback: [1.0, 2.0, 3.0])
         assert wrapper([1.0, 2.0], 3, out=out) is out
         assert out == [3.0, 6.0]
-        assert counts()["refused"] == {"outputs of another size": 1}
+        assert counts() == {"calls": 1, "routed": 0, "refused": {"outputs of another size": 1}}
 
     def test_delivery_that_fails(self, library, caplog):
         class Failing(ScaleRoute):
@@ -133,3 +144,187 @@ class TestRefused:
         router.remove(runtime)
         enable()
         assert wrapper([1.0, 2.0], 3) == [-1.0, -2.0]  # it is not inside of a call any more
+
+
+# --------------------------------------------------------- within one another, in threads, watched
+
+
+class TestNested:
+    def test_calls_inside_of_a_solution(self, library):
+        wrapper = wrap(library)
+        enable(lambda args, kwargs, fallback: [*wrapper(args[0], args[1])])
+        notes, end = watch("scale_h2")
+        assert wrapper([1.0, 2.0], 3) == [3.0, 6.0]
+        end()
+        assert len(notes) == 1
+        assert counts()["calls"] == 1
+
+
+class TestThreads:
+    def test_counts_add_up(self, library):
+        wrapper = wrap(library)
+        enable()
+
+        def work():
+            for _ in range(500):
+                wrapper([1.0, 2.0], 3)
+                wrapper((1.0, 2.0), 3)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counts() == {"calls": 4000, "routed": 2000, "refused": {"no list": 2000}}
+
+
+class TestAdapter:
+    def test_targets(self):
+        function, method = Scaling().targets()
+        assert (function.path, function.kind, function.name) == (
+            *("library.scale", "function", "scale"),
+        )
+        assert (method.kind, method.name) == ("method", "scale")
+        assert function.definitions == ("scale_h*", "Scale")
+
+    def test_kind_that_the_route_says_itself(self):
+        class Private(ScaleRoute):
+            kind = "method"
+
+        class Adapter(Scaling):
+            routes: ClassVar = {"library.lower.scale": Private, "library._Hidden.scale": ScaleRoute}
+
+        assert [each.kind for each in Adapter().targets()] == ["method", "method"]
+
+
+# -------------------------------------------------------------- while the interpreter is torn down
+
+
+ADAPTER = """
+    import sys
+    sys.path.insert(0, {folder!r})
+    from flashinfer_bench.routing.routes import Understood, UnroutableError, route_calls
+    from flashinfer_bench.routing.patch_points import router
+    from fib_tests.routed_library import Library, Runtime, ScaleRoute, negative
+
+    def fail(ending=sys.is_finalizing):
+        return ending() and 1 // 0
+
+    def refuse(ending=sys.is_finalizing, error=UnroutableError):
+        if ending():
+            raise error("no more")
+
+    class Forgetful(ScaleRoute):
+        def understand(self, input, weight):
+            return Understood({understand}, (input, weight, 1e-6))
+
+        def deliver(self, understood, result):
+            return {deliver}
+
+    class Late:
+        '''Calls a patched function when it goes: after everything else has gone.'''
+
+        def __init__(self):
+            self.function = route_calls(Forgetful(), Library().function())
+            self.ending, self.write = sys.is_finalizing, sys.__stdout__.write
+            self.flush = sys.__stdout__.flush
+
+        def __del__(self):
+            self.write(f"{{self.ending()}} {{self.function([1.0, 2.0], 3)}}")
+            self.flush()
+
+    {enable}
+    late = Late()
+    print(late.function([1.0, 2.0], 3))
+    import builtins
+    # What is still held in the end loses its globals before this does.
+    builtins.held = [*sys.modules.values()]
+    builtins.late = late
+"""
+
+WORKS = {"understand": '"scale_h2"', "deliver": "result"}
+ENABLE = 'router.push(Runtime(negative, "scale_h2"))'
+
+
+def run(**code: str) -> subprocess.CompletedProcess[str]:
+    folder = str(Path(fib_tests.__file__).parents[1])
+    text = dedent(ADAPTER).format(**{"folder": folder, "enable": ENABLE, **WORKS, **code})
+    command = [sys.executable, "-c", text]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"understand": 'fail() or "scale_h2"'},
+        {"understand": 'refuse() or "scale_h2"'},
+        {"deliver": "fail() or result"},
+        {"deliver": "refuse() or result"},
+    ],
+)
+def test_an_adapter_that_is_gone_is_not_told_of(code):
+    done = run(**code)
+    assert done.stdout == "[-1.0, -2.0]\nTrue [3.0, 6.0]", done.stderr
+    assert done.stderr == ""
+
+
+def test_a_watcher_that_is_gone_is_not_told_of():
+    watching = "router.observe(lambda *_: fail()) and router.clear()"
+    done = run(deliver="result", understand='"scale_h2"', enable=watching)
+    assert done.stdout == "[3.0, 6.0]\nTrue [3.0, 6.0]", done.stderr
+    assert done.stderr == ""
+
+
+# ----------------------------------------------------------------------------- canonical arguments
+
+
+class Fallback:
+    """What stands for the original of a routed call."""
+
+    def __init__(self):
+        self.declined = None
+
+    def decline(self, reason):
+        self.declined = reason
+        return "declined"
+
+
+def given_to(signature, inputs, *args):
+    """Return what a definition's call gets for canonical arguments, and the fallback."""
+    fallback = Fallback()
+    call = reordered(lambda args, kwargs, fallback: args, signature, inputs)
+    return call(args, None, fallback), fallback
+
+
+class TestReordered:
+    @pytest.mark.parametrize("value", [2.0, 1, True, "1.0", [1.0], None, float("nan")])
+    def test_an_extra_that_is_not_its_default(self, value):
+        got, fallback = given_to(signature_of("x", eps=1.0), ["x"], 1, value)
+        assert (got, fallback.declined) == ("declined", EXTRAS)
+
+    @pytest.mark.parametrize(
+        ("inputs", "message"),
+        [
+            (["x"], "parameter 'y' is neither"),
+            (["x", "y", "eps", "bias"], "no parameter is input 'bias'"),
+            (["x", "y", "bias"], "no parameter is input 'bias'"),  # though it is the third, as eps
+            (["y", "other"], "no parameter is input 'other'"),
+            (["a", "b"], "no parameter is input 'a'"),
+            (["a", "b", "c"], "no parameter is input 'a'"),
+        ],
+    )
+    def test_what_cannot_be(self, inputs, message):
+        with pytest.raises(ConfigError, match=message):
+            reordered(None, signature_of("x", "y", eps=1.0), inputs)
+
+    @given(st.permutations("abcdef"), st.integers(0, 6), st.data())
+    def test_each_input_gets_the_argument_of_its_name(self, names, required, data):
+        """Some of what has a default may be lacking; order is the definition's."""
+        plain, defaulted = names[:required], names[required:]
+        kept = data.draw(st.sets(st.sampled_from(defaulted)) if defaulted else st.just(set()))
+        inputs = data.draw(st.permutations([*plain, *sorted(kept)]))
+        values = {name: f"value of {name}" for name in names}
+        values.update({name: None for name in defaulted if name not in kept})
+        signature = signature_of(*plain, **dict.fromkeys(defaulted))
+        got, _ = given_to(signature, inputs, *values.values())
+        assert got == tuple(values[name] for name in inputs)

@@ -149,8 +149,8 @@ def route_stats() -> dict[str, dict[str, Any]]:
     -------
     dict of str to dict
         By label. ``routed``: calls that were handed to what is enabled; its own counters say
-        whether a solution answered. ``refused``: calls that went to the original at once, as a
-        number by reason. ``calls``: all of them.
+        whether a solution answered. ``refused``: calls that the original answered for reasons of
+        the route, as a number by reason. ``calls``: all of them.
     """
     return {label: each.snapshot() for label, each in sorted(dict(_counters).items())}
 
@@ -243,6 +243,7 @@ class Again:
                 f"the outputs of the solution of {self.understood.name!r} cannot be returned as "
                 f"{self.counters.label} would return them: {error}"
             ) from error
+        self.counters.routed -= 1
         if isinstance(error, UnroutableError):
             self.counters.refuse(error.reason)
             if strict is not None:
