@@ -44,6 +44,8 @@ def test_a_line_for_each_evaluation(traces, capsys):
     progress = PlainProgress()
     progress.skipped(skip(count=5))  # known beforehand: not part of the total
     progress.started(5)
+    times = traces[1].evaluation.performance
+    traces[1].evaluation.performance = times.model_copy(update={"interval_ms": (0.45, 0.55)})
     for trace in traces:
         progress.evaluation_finished(trace)
     progress.skipped(skip("reference", solution="x\ny"))
@@ -55,7 +57,7 @@ def test_a_line_for_each_evaluation(traces, capsys):
     assert [line.partition(";")[0] for line in captured.err.splitlines()] == [
         "5 evaluations to do",
         "[1/5] PASSED double / baseline_double: 2 ms (1x)",
-        "[2/5] PASSED double / alice_double: 0.5 ms (4x)",
+        "[2/5] PASSED double / alice_double: 0.5 ms ±10% (4x)",
         "[3/5] TIMEOUT double / alice_double",
         r"[4/5] skipped double / x\ny",
         r"[5/5] PASSED double / x\n[2/2] PASSED y: 2 ms (1x)",

@@ -203,12 +203,17 @@ class Column(NamedTuple):
         found = self.read(row)
         if not self.measured or found is None:
             return found
-        if found.half_width is None:
-            return found.value
-        percent = 100 * found.half_width
-        # Two digits that count: 0.12%, 2.1%, 34%.
-        width = f"{percent:.0f}" if percent >= 10 else f"{float(f'{percent:.2g}'):g}"
-        return f"{rounded(found.value)} ±{width}%"
+        return found.value if found.ends is None else with_interval(found.value, found.ends)
+
+
+def with_interval(value: float, ends: Optional[tuple[float, float]], unit: str = "") -> str:
+    """Return a figure with half of the width of its interval, if it has one: ``0.1428 ±2.1%``."""
+    if ends is None or not value:
+        return rounded(value) + unit
+    percent = 50 * (ends[1] - ends[0]) / value
+    # Two digits that count: 0.12%, 2.1%, 34%.
+    width = f"{percent:.0f}" if percent >= 10 else f"{float(f'{percent:.2g}'):g}"
+    return f"{rounded(value)}{unit} ±{width}%"
 
 
 Columns = Union["Sequence[str]", "Sequence[Column]"]

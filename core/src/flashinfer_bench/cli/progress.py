@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.observers import RunObserver
-from flashinfer_bench.cli.output import console, printable, rounded, talk
+from flashinfer_bench.cli.output import console, printable, rounded, talk, with_interval
 
 if TYPE_CHECKING:
     from flashinfer_bench.bench import BuildOutcome, Skipped
@@ -137,4 +137,5 @@ def _outcome(trace: Trace) -> str:
     speedup = f" ({rounded(performance.speedup_factor)}x)" if performance.speedup_factor else ""
     told = evaluation.provenance
     doubt = ", disputed" if told is not None and told.transient else ""
-    return f"{text}: {rounded(performance.latency_ms)} ms{speedup}{doubt}"
+    latency = with_interval(performance.latency_ms, performance.interval_ms, " ms")
+    return f"{text}: {latency}{speedup}{doubt}"

@@ -63,11 +63,6 @@ class Measured(NamedTuple):
         """The upper end; the figure itself where no interval is known."""
         return self.ends[1] if self.ends is not None else self.value
 
-    @property
-    def half_width(self) -> Optional[float]:
-        """Half of the width as a share of the figure; None without an interval."""
-        return (self.high - self.low) / 2 / self.value if self.ends is not None else None
-
 
 def latency_of(result: Result) -> Optional[Measured]:
     """Return the latency of a result; None unless it is positive."""
