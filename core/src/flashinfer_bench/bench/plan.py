@@ -323,7 +323,7 @@ def meant_for_other_device(
     if not anywhere or catalog.builders_for(spec.language, spec.binding, device=device):
         return None
     others = sorted({name for entry in anywhere for name in entry.spec.devices})
-    return f"{spec.language} solutions run on {', '.join(others)}; this run uses {device}"
+    return f"{spec.language} solutions need {' or '.join(others)}; this run uses {device}"
 
 
 def _require_known(kind: str, names: Sequence[str], known: Collection[str]) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, NoReturn, Optional
 
 import typer
@@ -141,6 +142,8 @@ def report_failure(exc: BaseException) -> ExitCode:
     if code is ExitCode.INTERRUPTED:
         talk("interrupted")
     elif _is_usage_error(exc):
+        if like := getattr(exc, "possibilities", None):  # Typer names all that are like it, sorted
+            exc.possibilities = get_close_matches(str(getattr(exc, "option_name", "")), like, n=1)  # type: ignore[attr-defined]
         message, context = exc.format_message(), getattr(exc, "ctx", None)  # type: ignore[attr-defined]
         if type(exc).__name__ == "NoArgsIsHelpError":
             talk(message)

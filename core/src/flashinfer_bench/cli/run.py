@@ -353,7 +353,7 @@ class RunSession:
             if one.traces:
                 folder = f"written to {one.opened.trace_set.traces_path}"
                 output.talk(f"traces {folder if self._save else 'not written'}")
-            elif self._resume and not one.total:
+            elif self._resume and not one.total and not one.skips:
                 output.talk(
                     f"{one.opened.name}: all results are recorded already; nothing was left to do"
                 )
@@ -382,9 +382,13 @@ def _tell_skips(skips: list[Skipped]) -> None:
     if not skips:
         return
     output.talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
-    elsewhere = Counter(skip.reason for skip in skips if skip.kind == "device")
-    for reason, count in elsewhere.items():
-        output.talk(f"  {count} solution{'s' if count > 1 else ''}: {output.printable(reason)}")
+    elsewhere: dict[str, list[Skipped]] = {}
+    for skip in skips:
+        if skip.kind == "device":
+            elsewhere.setdefault(skip.reason, []).append(skip)
+    for reason, alike in elsewhere.items():
+        of = f"{len(alike)} solution{'s' if len(alike) > 1 else ''}"
+        output.talk(f"  {sum(one.count for one in alike)} x {of}: {output.printable(reason)}")
     others: dict[str, list[Skipped]] = {}
     for skip in skips:
         if skip.kind != "device":

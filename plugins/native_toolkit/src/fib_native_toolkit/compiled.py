@@ -267,9 +267,10 @@ class CompiledBuilder(Builder):
             file = folder / library
             inside = folder.resolve() in file.resolve().parents
             if not inside or file.is_symlink() or not file.is_file():
+                made = {path.name for path in folder.iterdir()} - {SOURCES, COMPILER_LOG}
                 raise BuildError(
                     f"solution {solution.name!r}: compiling produced no library {library!r} in its "
-                    "folder",
+                    f"folder, but {', '.join(map(repr, sorted(made))) or 'nothing'}",
                     hint="Does a flag in compile_options.ldflags, such as -o, send it elsewhere?",
                 )
             read = files_read(folder, solution, plan.versioned_roots)
