@@ -262,21 +262,30 @@ def test_the_programs_of_the_reference_of_tracing_run(run) -> None:
 
 
 @pytest.mark.torch
-def test_an_adapter_can_be_put_on_by_hand_as_the_page_says(run, tmp_path: Path) -> None:
+def test_the_programs_of_the_page_on_adapters_run(run, tmp_path: Path) -> None:
     files = [block for block in blocks(ADAPTER, "python") if block.startswith("# ")]
     for block in files:
         name = re.match(r"# (\w+\.py)\n", block)
         assert name is not None
         (tmp_path / name[1]).write_text(block)
-    by_hand, checked = (block for block in blocks(ADAPTER, "python") if block not in files)
-    call = "import torch\ntorch.nn.functional.rms_norm(torch.ones(2, 8), (8,))"
-    program = by_hand.replace("...  # the program runs", call)
-    assert program != by_hand
-    assert "[((2, 8), 1)]" in run(sys.executable, "-c", program)
-    imports = "import inspect\nfrom flashinfer_bench.routing import PatchSpec\n"
-    check = "print(expects(lambda input, weight: 0), expects(lambda x: 0))"
-    shown = run(sys.executable, "-c", f"{imports}{checked}\n{check}")
-    assert shown == "None the first parameters are x\n"
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shown = run(sys.executable, "-W", "error", "try_it.py", FIB_PLUGINS="fib_torch_adapters")
+    *answers, counted = shown.splitlines()
+    assert answers == ["15.0", "3.0"]
+    assert counted.partition(": ")[2][:-1] in ADAPTER.read_text(encoding="utf-8")
+    delivered, counting, checked = (b for b in blocks(ADAPTER, "python") if b not in files)
+    imports = "import collections, functools, inspect, types, torch\n"
+    imports += "from flashinfer_bench.routing import *\nCALLS = collections.Counter()\n"
+    check = """
+x, buffer = torch.ones(2, 8), torch.zeros(2, 8)
+assert deliver(None, types.SimpleNamespace(rest=buffer), x) is buffer and buffer.equal(x)
+manager, adapter = PatchManager(), CountingAdapter()
+manager.patch(*adapter.targets(), adapter.make_wrapper)
+torch.nn.functional.rms_norm(x, (8,))
+manager.unpatch_all()
+print(*CALLS.values(), expects(lambda input, weight: 0), expects(lambda x: 0))"""
+    shown = run(sys.executable, "-c", f"{imports}{delivered}\n{counting}\n{checked}\n{check}")
+    assert shown == "1 None the first parameters are x\n"
 
 
 @pytest.mark.torch

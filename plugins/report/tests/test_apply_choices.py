@@ -1,7 +1,5 @@
 """Explanations say the same as the table, and give a reason for each run that does not count."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_report.apply_choices import explain, explain_all
@@ -104,11 +102,6 @@ class TestExplain:
         assert [one["axes"]["rows"] for one in found["keys"]] == [8]
         found = explain(source, "scale", hardware=HERE, axes={"columns": 2})
         assert len(found["keys"]) == 3
-
-    def test_sizes_that_nobody_has_recorded(self, source):
-        with pytest.raises(SelectionError, match="rows=5") as caught:
-            explain(source, "scale", hardware=HERE, axes={"rows": 5})
-        assert "rows=8, columns=2; rows=1" in caught.value.hint
 
     def test_of_many_sizes_the_nearest_are_named(self, tmp_path):
         sizes = [1, 2, 4, 8, 16, 32, 64, 4096]

@@ -1,7 +1,5 @@
 """Scores of authors, rankings and summaries."""
 
-from __future__ import annotations
-
 import pytest
 
 NAME = "gemm_n8_k4"
@@ -12,10 +10,7 @@ NAME = "gemm_n8_k4"
 
 def test_the_score_of_an_author_is_the_mean_over_definitions(make):
     trace_set = make.two_definitions(
-        ("baseline", "a", 4.0),
-        ("alice", "a", 2.0),
-        ("baseline", "b", 9.0),
-        ("alice", "b", 1.5),
+        ("baseline", "a", 4.0), ("alice", "a", 2.0), ("baseline", "b", 9.0), ("alice", "b", 1.5)
     )
     score = trace_set.get_author_score("alice")
     assert (score.avg_speedup, score.workloads, score.definitions) == (4.0, 2, 2)
@@ -32,10 +27,7 @@ def test_the_best_solution_of_each_definition_counts(make):
 
 def test_scopes(make):
     trace_set = make.two_definitions(
-        ("baseline", "a", 4.0),
-        ("alice", "a", 2.0),
-        ("baseline", "b", 9.0),
-        ("alice", "b", 1.5),
+        ("baseline", "a", 4.0), ("alice", "a", 2.0), ("baseline", "b", 9.0), ("alice", "b", 1.5)
     )
     assert trace_set.get_author_score("alice", definition_name="a").avg_speedup == 2.0
     assert trace_set.get_author_score("alice", op_type="type_b").avg_speedup == 6.0

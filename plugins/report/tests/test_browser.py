@@ -1,7 +1,5 @@
 """The page in a real browser, where there is one: Debian's ``chromium``."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages of solutions, workloads, evaluations and two runs; downloads; accessibility."""
 
-from __future__ import annotations
-
 import csv
 import json
 from urllib.parse import quote

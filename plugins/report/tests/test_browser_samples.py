@@ -1,7 +1,5 @@
 """Intervals and distributions in a real browser."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """What is missing in a dataset."""
 
-from __future__ import annotations
-
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.selection import Selection
 from flashinfer_bench.report import find_gaps

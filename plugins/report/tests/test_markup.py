@@ -1,7 +1,5 @@
 """Nothing from a dataset can become markup."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports come from the index of a dataset, and say what they would say of its traces in memory."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """The page as a document: self-contained, escaped, and complete whatever the results are."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import random

@@ -1,7 +1,5 @@
 """What a page carries: columns, logs, distributions, what is told of timings, and names."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json
@@ -34,6 +32,12 @@ from flashinfer_bench.stats.samples import quantile
 
 def unpacked(data):
     return json.loads(zlib.decompress(base64.b64decode(pack(data))))
+
+
+def test_the_middle_half_of_the_samples(make_result):
+    samples = tuple(float(n) for n in range(101))
+    runs = page_data([make_result(samples_ms=samples), make_result("b_1")])["runs"]
+    assert (runs["low"], runs["high"], runs["samples"]) == ([25.0, None], [75.0, None], [101, 0])
 
 
 def test_the_best_are_marked(make_result):

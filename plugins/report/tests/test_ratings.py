@@ -1,7 +1,5 @@
 """fast_p, win rates, means and scores of authors and solutions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What became worse, or better, between two dates."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

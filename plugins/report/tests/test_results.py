@@ -1,14 +1,11 @@
 """From traces to results, the choice among them, and what may be compared."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_report.results import UNKNOWN_AUTHOR, UNTOLD, mixtures, split_by_setting
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.run_source import Clock, read_details
 from flashinfer_bench.data.selection import Selection
-from flashinfer_bench.errors import UnknownNameError
 from flashinfer_bench.report import collect_results, latest_results, with_intervals
 
 EVENT, CUPTI = Clock("cuda_event", "cold", "rse", "beside"), Clock("cupti", "cold", "rse", "beside")
@@ -16,10 +13,8 @@ WARM = Clock("cupti", "warm")
 
 
 @pytest.fixture
-def trace_set(maker):
-    maker.sound()
-    maker.definition("triple", op_type="gemm")
-    maker.solution("bob_triple", definition="triple", author="bob")
+def trace_set(two_definitions):
+    maker = two_definitions
     maker.trace("bob_triple", definition="triple", hardware="NVIDIA H200", status="TIMEOUT")
     return TraceSet.from_path(maker.root)
 
@@ -67,23 +62,6 @@ def test_traces_outlive_what_they_are_about(maker):
 )
 def test_selection(trace_set, selection, count):
     assert len(collect_results(trace_set, Selection(**selection))) == count
-
-
-@pytest.mark.parametrize(
-    ("selection", "words"),
-    [
-        ({"definitions": ("dubble",)}, "no definition 'dubble'.*did you mean double"),
-        ({"solutions": ("alice",)}, "no solution 'alice'"),
-        ({"op_types": ("conv",)}, "no op_type 'conv'"),
-        ({"authors": ("zoe", "alice", "yan")}, "no author 'zoe', 'yan'"),
-    ],
-)
-def test_unknown_names_are_refused(trace_set, selection, words):
-    with pytest.raises(UnknownNameError, match=f"(?s){words}") as caught:
-        collect_results(trace_set, Selection(**selection))
-    unknown = [name for names in selection.values() for name in names if name != "alice"]
-    assert list(caught.value.unknown) == (unknown or ["alice"])
-    assert caught.value.hint
 
 
 def test_the_latest_of_each_solution_workload_and_device_counts(make_result):

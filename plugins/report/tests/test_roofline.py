@@ -1,7 +1,5 @@
 """Bytes, operations and limits of workloads, and how close results come to them."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Scores of solutions, and the best of them."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Scores of solutions."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

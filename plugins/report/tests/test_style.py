@@ -1,7 +1,5 @@
 """The style sheet: complete in light and dark, with colours that can be told from their ground."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 

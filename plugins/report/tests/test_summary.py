@@ -1,7 +1,5 @@
 """What there is in a dataset."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashinfer_bench.data import TraceSet

@@ -1,7 +1,5 @@
 """Adapters with one defect each: the conformance kit is checked against them."""
 
-from __future__ import annotations
-
 import functools
 import os
 
@@ -32,6 +30,11 @@ class Good(Adapter):
 class WantsLibrary(Good):
     def __init__(self, library):
         super().__init__()
+
+
+class ImportsTorch(Good):
+    def __init__(self):
+        import torch  # noqa: F401
 
 
 class TargetsRaise(Good):

@@ -1,7 +1,5 @@
 """Evaluators with one defect each: the conformance kit is checked against them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Key builders with one defect each: the conformance kit is checked against them."""
 
-from __future__ import annotations
-
 from flashinfer_bench.apply import ApplyKey, AxesOnlyKeyBuilder
 
 

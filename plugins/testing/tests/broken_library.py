@@ -1,7 +1,5 @@
 """A library to be patched."""
 
-from __future__ import annotations
-
 
 def scale(x, factor=2.0, *, out=None):
     """Multiply."""

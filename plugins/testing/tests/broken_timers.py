@@ -1,7 +1,5 @@
 """Timers with one defect each: the conformance kit is checked against them."""
 
-from __future__ import annotations
-
 import gc
 import time
 from unittest import mock

@@ -1,7 +1,5 @@
 """The builder suite on every builder of ``broken_builders``; run by ``test_builder_suite``."""
 
-from __future__ import annotations
-
 import inspect
 
 import broken_builders

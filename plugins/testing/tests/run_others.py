@@ -1,7 +1,5 @@
 """The suites for timers, evaluators, key builders and adapters on broken ones of each."""
 
-from __future__ import annotations
-
 import inspect
 from types import SimpleNamespace
 
@@ -113,10 +111,7 @@ CASES |= {
         AdapterConformance,
         adapter("Good", probe="broken_probes:imports_library"),
     ),
-    "AdapterNoLibrary": (
-        AdapterConformance,
-        adapter("Good", probe="broken_probes:unavailable"),
-    ),
+    "AdapterNoLibrary": (AdapterConformance, adapter("Good", probe="broken_probes:unavailable")),
     "AdapterArguments": (
         AdapterConformance,
         AdapterCase(

@@ -1,7 +1,5 @@
 """The plugin suite on every plugin of ``broken_plugins``; run by ``test_plugin_suite``."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

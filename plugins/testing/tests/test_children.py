@@ -1,7 +1,5 @@
 """The kit's child processes: builds that crash, hang and tidy up cost one report."""
 
-from __future__ import annotations
-
 import os
 import sys
 import textwrap

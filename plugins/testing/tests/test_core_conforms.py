@@ -1,7 +1,5 @@
 """What core itself provides keeps to the contracts of plugins."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_testing import (

@@ -1,7 +1,5 @@
 """Cases, the variants that are derived from them, and what tells compilers from questions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -123,7 +124,12 @@ def test_the_tests_of_small_plugins_pass(fib, tmp_path):
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stdout
-    assert f"{len(OTHERS)} passed" in done.stdout
+    found = re.search(r"^(\d+) passed(?! .*skipped)", done.stdout, re.MULTILINE)
+    assert found is not None, done.stdout
+    assert int(found[1]) >= len(OTHERS) + 15  # and the suite of the adapter
+    texts_of_adapter = texts(tmp_path / "made" / "fib-adapter-fresh")
+    assert "docs/how-to/write-an-adapter.md" in texts_of_adapter["README.md"]
+    assert 'test = ["flashinfer-bench-core[torch,testing]~=' in texts_of_adapter["pyproject.toml"]
 
 
 _NAME = "use letters from a to z, digits and single hyphens, a letter first, and at most 24"

@@ -1,7 +1,5 @@
 """Each suite finds each defect, by the test that is named for it, and no other."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -87,6 +85,7 @@ BROKEN = {
         "KeysReadsTensor": "it_reads_no_data_unless_it_says_so",
         "KeysByPosition": "equal_calls_have_equal_keys",
         "AdapterWantsLibrary": "the_factory_takes_what_it_is_given",
+        "AdapterImportsTorch": "making_it_does_not_import_the_library",
         "AdapterProbeImports": "the_probe_is_pure",
         "AdapterTargetsRaise": "its_targets_are_the_record_s",
         "AdapterMissing": "its_targets_exist",
@@ -205,6 +204,7 @@ TOLD = {
         ("KeysReadsTensor", "aten"),
         ("KeysOneAxis", "{'rows': 3, 'columns': 5} and {'rows': 3, 'columns': 80}"),
         ("AdapterDropsNames", "broken_library.scale, first call: the original was called with"),
+        ("AdapterImportsTorch", "creating the adapter imported torch; import it inside methods"),
         ("AdapterPatches", "these are not what they were: broken_library.scale"),
     ],
     "plugins": [

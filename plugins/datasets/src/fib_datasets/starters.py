@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,16 @@ from flashinfer_bench.cli.datasets import require_writable
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, layout, parse_constraint
 from flashinfer_bench.data.json_codec import append_jsonl_file, dict_to_dataclass, save_json_file
 from flashinfer_bench.data.storage import replace_file
-from flashinfer_bench.data.workload import derive_uuid
+from flashinfer_bench.data.workload import Workload, derive_uuid
 from flashinfer_bench.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from flashinfer_bench.data import TensorSpec
 
 STARTER = Path(__file__).with_name("starter")
-"""The dataset that `init_dataset` copies."""
+"""The dataset that `init_dataset` copies, and sources in languages other than Python."""
 
 
 def init_dataset(root: Path) -> list[Path]:
@@ -75,13 +76,16 @@ def new_definition(root: Path, name: str, op_type: str) -> Path:
     """
     (first,) = layout.files(STARTER / layout.DEFINITIONS, ".json")
     record = {**json.loads(first.read_text()), "name": name, "op_type": op_type}
+    record["description"] = "An example, LayerNorm: replace it by what you compute."
     folder = root / layout.DEFINITIONS / layout.safe_segment(op_type)
     known = TraceSet.from_path(root, on_error="collect").definitions
     return _save(dict_to_dataclass(record, Definition), folder, known)
 
 
-def new_solution(root: Path, name: str, definition: str, author: str) -> Path:
-    """Write a Python solution whose source is the reference, to be changed.
+def new_solution(
+    root: Path, name: str, definition: str, author: str, language: str = "python"
+) -> Path:
+    """Write a solution to be changed: the reference, or in C++ and CUDA an empty function.
 
     Parameters
     ----------
@@ -89,6 +93,8 @@ def new_solution(root: Path, name: str, definition: str, author: str) -> Path:
         The dataset.
     name, definition, author : str
         Its name, what it is for, and whose it is.
+    language : str
+        ``python``, ``triton``, ``cpp`` or ``cuda``.
 
     Returns
     -------
@@ -106,14 +112,22 @@ def new_solution(root: Path, name: str, definition: str, author: str) -> Path:
     (found,) = selected_definitions(dataset, [definition])
     first = layout.files(STARTER / layout.SOLUTIONS, ".json")[0]
     record = {**json.loads(first.read_text()), "name": name, "author": author, "description": None}
-    sources = [{"path": "main.py", "content": found.reference}]
-    record |= {"definition": definition, "sources": sources}
+    main, text = "main.py", found.reference
+    record["spec"]["language"] = language
+    if language in _NATIVE:
+        main = _NATIVE[language]
+        text = (STARTER / main).read_text().replace("PARAMETERS", _parameters(found))
+        record["spec"] |= {"entry_point": f"{main}::run", "destination_passing_style": True}
+        record["spec"]["target_hardware"] = ["cpu" if language == "cpp" else "cuda"]
+    record |= {"definition": definition, "sources": [{"path": main, "content": text}]}
     parts = map(layout.safe_segment, (layout.SOLUTIONS, author, found.op_type, definition))
     names = {one.name: one for group in dataset.solutions.values() for one in group}
     return _save(dict_to_dataclass(record, Solution), root.joinpath(*parts), names)
 
 
-def new_workload(root: Path, definition: str, axes: Mapping[str, int]) -> Path:
+def new_workload(
+    root: Path, definition: str, given: Iterable[str]
+) -> tuple[Path, dict[str, float]]:
     """Append a workload with random tensors.
 
     Parameters
@@ -122,48 +136,90 @@ def new_workload(root: Path, definition: str, axes: Mapping[str, int]) -> Path:
         The dataset.
     definition : str
         Name of the definition.
-    axes : mapping of str to int
-        Sizes of variable axes; the others have 128.
+    given : iterable of str
+        Sizes of variable axes and values of scalars, as ``NAME=VALUE``; other axes have 128.
 
     Returns
     -------
     Path
         The file, which may have had other workloads.
+    dict of str to float
+        Scalars that were not given, and the values made up for them.
 
     Raises
     ------
     UnknownNameError
-        If there is no such definition or axis.
+        If there is no such definition, axis or scalar.
     ConfigError
-        If the sizes break a constraint, or there is such a workload.
+        If a value is none, the sizes break a constraint, or there is such a workload.
     """
-    (found,) = selected_definitions(TraceSet.from_path(root, on_error="collect"), [definition])
-    for axis in axes:
-        if axis not in found.var_axes:
-            hint = f"its variable axes: {', '.join(found.var_axes) or 'none'}"
-            told = f"{definition!r} has no variable axis {axis!r}"
-            raise UnknownNameError(told, hint=hint, unknown=(axis,))
-    sizes = {axis: axes.get(axis, 128) for axis in found.var_axes}
+    dataset = TraceSet.from_path(root, on_error="collect")
+    (found,) = selected_definitions(dataset, [definition])
+    sizes = dict.fromkeys(found.var_axes, 128)
+    scalars = {name: spec for name, spec in found.inputs.items() if spec.shape is None}
+    values: dict[str, float] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name in sizes:
+            if not re.fullmatch(r"[1-9][0-9]{0,14}", value):
+                raise ConfigError(f"{text!r} is not AXIS=SIZE, with a size of at least 1")
+            sizes[name] = int(value)
+        elif name in scalars:
+            values[name] = _scalar(text, value, scalars[name])
+        else:
+            hint = f"its variable axes: {', '.join(sizes) or 'none'}"
+            hint += f"; its scalars: {', '.join(scalars)}" if scalars else ""
+            told = f"{definition!r} has no variable axis {name!r}, and no such scalar"
+            raise UnknownNameError(told, hint=hint, unknown=(name,))
     known = {**sizes, **found.const_axes}
     for constraint in map(parse_constraint, found.constraints):
         if message := broken(constraint, known):
             raise ConfigError(message, hint="give sizes as AXIS=SIZE")
-    inputs = {name: _input(name, spec) for name, spec in found.inputs.items()}
-    uuid = derive_uuid(definition, sizes, inputs)
+    made_up = {name: _made_up(name, scalars[name]) for name in scalars if name not in values}
+    values |= made_up
+    inputs = {
+        name: {"type": "scalar", "value": values[name]} if name in values else {"type": "random"}
+        for name in found.inputs
+    }
     path = layout.workloads_file(root, found.op_type, definition)
-    if path.is_file() and uuid in path.read_text(encoding="utf-8", errors="replace"):
-        raise ConfigError(f"{path} has this workload already", hint="give other sizes")
-    workload = {"axes": sizes, "inputs": inputs, "uuid": uuid}
-    append_jsonl_file([Trace(definition=definition, workload=workload)], path)
-    return path
+    uuid = derive_uuid(definition, sizes, inputs)
+    new = Workload(axes=sizes, inputs=inputs, uuid=uuid)
+    old = {one.workload.uuid: one.workload for one in dataset.workloads.get(definition, ())}
+    if any((new.axes, new.inputs) == (one.axes, one.inputs) for one in old.values()):
+        raise ConfigError(f"{path} has this workload already", hint="give other sizes or scalars")
+    while new.uuid in old:  # that of a line which was edited
+        new = new.model_copy(update={"uuid": derive_uuid(definition, new.uuid, inputs)})
+    append_jsonl_file([Trace(definition=definition, workload=new)], path)
+    return path, made_up
 
 
-def _input(name: str, spec: TensorSpec) -> dict[str, Any]:
-    if spec.shape is not None:
-        return {"type": "random"}
+def _made_up(name: str, spec: TensorSpec) -> float:
     real = 1e-6 if name.startswith("eps") else 1.0
-    whole = 1 if spec.dtype.is_integer else False
-    return {"type": "scalar", "value": real if spec.dtype.is_floating else whole}
+    return real if spec.dtype.is_floating else 1 if spec.dtype.is_integer else False
+
+
+def _scalar(text: str, value: str, spec: TensorSpec) -> float:
+    whole = int if spec.dtype.is_integer else {"true": True, "false": False}.__getitem__
+    try:
+        return float(value) if spec.dtype.is_floating else whole(value)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{text!r} is not INPUT=VALUE, with a {spec.dtype.value}") from None
+
+
+_NATIVE = {"cpp": "main.cpp", "cuda": "main.cu"}
+
+
+def _parameters(definition: Definition) -> str:
+    """Return inputs and outputs as the parameters of a function for TVM FFI, one a line."""
+
+    def one(name: str, spec: TensorSpec) -> str:
+        if spec.shape is not None:
+            return f"/* {spec.dtype.value} [{', '.join(spec.shape)}] */ tvm::ffi::TensorView {name}"
+        whole = "int64_t" if spec.dtype.is_integer else "bool"
+        return f"{'double' if spec.dtype.is_floating else whole} {name}"
+
+    both = {**definition.inputs, **definition.outputs}
+    return ",\n    ".join(one(name, spec) for name, spec in both.items())
 
 
 def _save(record: Any, folder: Path, known: Mapping[str, object]) -> Path:

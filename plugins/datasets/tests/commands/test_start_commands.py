@@ -57,7 +57,44 @@ def test_new_records_fit_together_and_are_refused_twice(begun, fib):
     workload = json.loads(line)["workload"]
     assert workload["axes"] == {"tokens": 7}
     assert workload["inputs"]["eps"] == {"type": "scalar", "value": 1e-6}
-    assert fib("new", "workload", "scale", "tokens=8", "--local", begun).exit_code == 0
+    other = fib("new", "workload", "scale", "tokens=7", "eps=0.5", "--local", begun)
+    assert (other.exit_code, "made up" in other.stderr) == (0, False)
+
+
+def test_a_uuid_that_an_edited_workload_has_is_not_taken_again(begun, fib):
+    path = begun / "workloads/layernorm/layernorm_h256.jsonl"
+    command = ("new", "workload", "layernorm_h256", "tokens=7", "--local", begun)
+    assert "eps = 1e-06 (made up" in fib(*command).stderr
+    path.write_text(path.read_text().replace("1e-6", "1e-5"))
+    assert fib(*command).exit_code == 0
+    lines = path.read_text().splitlines()
+    assert len({json.loads(line)["workload"]["uuid"] for line in lines}) == 3
+    assert findings(fib, begun) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("tokens=0", "with a size of at least 1"),
+        ("eps=x", "'eps=x' is not INPUT=VALUE, with a float32"),
+        ("weight=1", "no such scalar"),
+    ],
+)
+def test_a_value_that_is_none_is_refused(begun, fib, given, words):
+    done = fib("new", "workload", "layernorm_h256", given, "--local", begun)
+    assert (done.exit_code, words in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("language", ["triton", "cpp", "cuda"])
+def test_a_solution_in_another_language(begun, fib, language):
+    command = ("new", "solution", "mine", "--definition", "layernorm_h256")
+    done = fib(*command, "--language", language, "--local", begun)
+    solution = json.loads(Path(done.stdout.strip()).read_text())
+    assert solution["spec"]["language"] == language
+    assert findings(fib, begun) == []
+    (source,) = solution["sources"]
+    if language != "triton":
+        assert "TensorView weight,\n    double eps,\n    /* float32 [tokens" in source["content"]
 
 
 def test_a_workload_that_breaks_a_constraint_is_refused(begun, fib):

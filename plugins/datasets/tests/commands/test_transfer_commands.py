@@ -149,7 +149,7 @@ def test_a_solution_there_and_back(fib, sound, tmp_path):
     result = fib("solution", "unpack", file, "-o", folder)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{folder}\n"
-    assert "alice_double: 1 sources" in result.stderr
+    assert "alice_double: 1 source" in result.stderr
     (folder / "sources/new.py").write_text("x = 1\n")
     result = fib("solution", "pack", folder, "-o", out, "--json")
     assert result.exit_code == 0, result.stderr

@@ -156,14 +156,14 @@ class Reasons(RunAddition):
                 title = _escaped(f"reference of {skip.definition} fails", more=":,")
                 sys.stderr.write(f"::error title={title}::{_escaped(reason)}\n")
         if self._enough():
-            talk(f"stopped after {self._failed} failure{'s' if self._failed > 1 else ''}")
+            talk(f"stopped after {self._failed} failure{'s' * (self._failed > 1)}")
             raise typer.Exit(ExitCode.FINDINGS)
 
     def _enough(self) -> bool:
         return self.most is not None and self._failed >= self.most
 
     def _show(self, groups: list[Failures]) -> None:
-        talk(f"{self._failed:,} failures, by reason:")
+        talk(f"{self._failed:,} failure{'s' * (self._failed > 1)}, by reason:")
         for one in groups[:_REASONS_SHOWN]:
             _say(f"  {one.total} x {one.status.value} {printable(_names(one))}")
             _say(f"      {printable(one.reason)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from difflib import get_close_matches
 from fnmatch import filter as matching
@@ -142,12 +143,12 @@ def _only(part: str, known: Mapping[str, Any], where: str) -> str:
     if len(fits) == 1:
         return fits[0]
     if fits:
-        message, listed = f"{part!r} matches {len(fits)} names", fits
+        message = f"{part!r} matches {len(fits)} names"
+        hint = f"name one of: {', '.join(fits[:8])}{', …' * (len(fits) > 8)}"
     else:
         message = f"no definition, solution or workload of {where} is called {part!r}"
-        listed = get_close_matches(part, known, n=3) or [word for word in known if part in word]
-    more = ", …" if len(listed) > 8 else ""
-    hint = f"name one of: {', '.join(listed[:8])}{more}" if listed else "see 'fib report summary'"
+        near = get_close_matches(part, known, n=3) or [word for word in known if part in word][:3]
+        hint = f"did you mean {', '.join(near)}?" if near else "see 'fib report summary'"
     raise UnknownNameError(message, hint=hint, unknown=(part,))
 
 
@@ -163,7 +164,7 @@ def _latest(trace_set: TraceSet, subject: Subject) -> list[Trace]:
         and subject.solution in (None, row.solution)
         and subject.workload in (None, row.workload)
     ]
-    rows.sort(key=lambda row: (row.solution, row.workload, row.hardware))
+    rows.sort(key=lambda row: (row.solution, sorted(row.axes.items()), row.workload, row.hardware))
     return [trace for _, trace in read_traces(rows)]
 
 
@@ -219,9 +220,21 @@ def _latency(trace: Trace) -> Optional[float]:
     return run.performance.latency_ms if run is not None and run.performance is not None else None
 
 
+def _axes(trace: Trace, between: str = " ") -> str:
+    return between.join(f"{name}={size}" for name, size in trace.workload.axes.items())
+
+
+def _short(trace: Trace) -> str:
+    uuid = trace.workload.uuid
+    return uuid[:8] if _UUID.fullmatch(uuid) else uuid  # a beginning is a name for `fib show`
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SOLUTION = Column("solution", "solution")
 _RESULT = (
-    Column("workload", "workload.uuid"),
+    Column("axes", lambda trace: _axes(trace, ",")),
+    Column("workload", "workload.uuid", people=False),
+    Column("workload", _short, programs=False),
     Column("hardware", "evaluation.environment.hardware"),
     Column("status", "evaluation.status.value"),
     Column("latency_ms", _latency),
@@ -232,8 +245,7 @@ _RESULT = (
 def _show_trace(trace: Trace) -> None:
     run = trace.evaluation
     assert run is not None
-    axes = " ".join(f"{name}={size}" for name, size in trace.workload.axes.items())
-    facts = f"{run.status.value} {_reason(trace)}\nrecorded {run.timestamp} for {axes}"
+    facts = f"{run.status.value} {_reason(trace)}\nrecorded {run.timestamp} for {_axes(trace)}"
     _text(f"Trace {trace.definition}/{trace.solution}/{trace.workload.uuid}", facts)
     if run.log:
         _text("Log", run.log)

@@ -1,7 +1,5 @@
 """``fib report``: scores, coverage, regressions and pages."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io
@@ -98,27 +96,6 @@ def test_regressions_refuse_nonsense(fib, root, args):
     assert fib("report", "regressions", "--local", root, *args).exit_code == 2
 
 
-def test_a_page_tells_of_gaps_unless_it_is_about_some_authors(fib, maker, tmp_path):
-    root = maker.sound().root
-    page = tmp_path / "page.html"
-    fib("report", "visualize", "--local", root, "-o", page)
-    assert 'data-view="coverage"' in page.read_text()
-    fib("report", "visualize", "--local", root, "-o", page, "--author", "alice")
-    assert 'data-view="coverage"' not in page.read_text()
-
-
-def test_a_hostile_name_does_not_become_a_formula(fib, maker):
-    maker.sound()
-    maker.solution("=cmd|' /C calc'!A0", author="@evil")
-    result = fib("report", "coverage", "--local", maker.root, "--format", "csv")
-    assert result.exit_code == 0
-    maker.trace("=cmd|' /C calc'!A0")
-    result = fib("report", "scores", "--local", maker.root, "--format", "csv", "--by-solution")
-    cells = [cell for line in csv.reader(io.StringIO(result.stdout)) for cell in line]
-    assert "'=cmd|' /C calc'!A0" in cells
-    assert not [cell for cell in cells if cell.startswith(("=", "@"))]
-
-
 def carried(page):
     """Return the data of a page as text."""
     packed = re.search(r'id="data">([^<]*)<', page)[1]
@@ -137,6 +114,9 @@ def test_visualize(fib, maker, tmp_path):
     assert "<title>&lt;T&gt;</title>" in text
     assert "alice_double" in carried(text)
     assert "baseline_double" not in carried(text)
+    assert 'data-view="coverage"' not in text  # that of one author says nothing of gaps
+    fib("report", "visualize", "--local", maker.root, "-o", page)
+    assert 'data-view="coverage"' in page.read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")

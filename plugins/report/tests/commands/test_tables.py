@@ -1,7 +1,5 @@
 """``fib report``: formats of tables."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

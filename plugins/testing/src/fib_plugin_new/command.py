@@ -43,6 +43,10 @@ _LEFT_BY_TOOLS = re.compile(
     r"|.*\.(pyc|egg-info)"
 )
 
+# What tests need, of kinds that have more than the common one.
+_NEEDED = {"adapter": "flashinfer-bench-core[torch,testing]~=CORE_VERSION"}
+_HOW_TO = {kind: f"write-an-{kind}" for kind in ("adapter", "evaluator", "executor")}
+
 _PREFIX = "fib-builder-"
 _PLUGIN = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _LANGUAGE = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
@@ -188,12 +192,14 @@ def _write(target: Path, files: dict[str, str]) -> None:
 
 def _small_files(names: Names) -> dict[str, str]:
     """Return the files of a plugin that is no builder, by path."""
-    kinds = (_SMALL / "kinds.txt").read_text(encoding="utf-8")
-    body = kinds.partition(f"==== {names.kind}: ")[2].partition("====")[0]
-    fields, _, code = body.partition("\n")
+    kinds = (_SMALL / "kinds.txt").read_text(encoding="utf-8").partition(f"==== {names.kind}: ")
+    fields, _, code = kinds[2].partition("====")[0].partition("\n")
     # In this order: some of them are in what stands for others.
     words = {
         "BODY": code,
+        "NEEDED": _NEEDED.get(names.kind, "pytest>=8"),
+        "ARTICLE": "An" if names.kind[0] in "aeio" else "A",
+        "HOW_TO": _HOW_TO.get(names.kind, "write-a-plugin"),
         "FIELDS": fields.replace(", ", ",\n        "),
         "DISTRIBUTION": names.distribution,
         "CORE_VERSION": ".".join([*__version__.split(".")[:2], "0"]),
@@ -207,11 +213,11 @@ def _small_files(names: Names) -> dict[str, str]:
         "NAME": names.plugin,
     }
     files = {}
-    for source in _SMALL.rglob("*.in"):
+    for source in (*_SMALL.rglob("*.in"), *_SMALL.rglob(f"*.{names.kind}")):
         path, text = source.relative_to(_SMALL).as_posix(), source.read_text(encoding="utf-8")
         for word, value in words.items():
             text = text.replace(word, value)
-        files[path.removesuffix(".in").replace("PACKAGE", names.package)] = text
+        files[path.rpartition(".")[0].replace("PACKAGE", names.package)] = text
     return files
 
 
@@ -279,11 +285,7 @@ def _with_author(text: str, author: str) -> str:
     if author:
         name, _, mail = author.partition("<")
         fields = {"name": name.strip(), "email": mail.strip().removesuffix(">").strip()}
-        # A JSON string is a TOML string, too.
-        parts = [
-            f"{key} = {json.dumps(value, ensure_ascii=False)}"
-            for key, value in fields.items()
-            if value
-        ]
+        quoted = json.JSONEncoder(ensure_ascii=False).encode  # a JSON string is a TOML string, too
+        parts = [f"{key} = {quoted(value)}" for key, value in fields.items() if value]
         line = f"authors = [{{ {', '.join(parts)} }}]\n"
     return re.sub(r"(?m)^authors = .*\n", lambda _: line, text)

@@ -79,4 +79,5 @@ def _tell(done: Packed, as_json: bool) -> None:
         emit(str(done.path))
     for name in done.added:
         talk(f"note: {name} is new, and was taken in")
-    talk(f"{solution.name}: {len(solution.sources)} sources")
+    count = len(solution.sources)
+    talk(f"{solution.name}: {count} source{'s' * (count > 1)}")

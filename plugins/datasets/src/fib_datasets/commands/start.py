@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -17,6 +16,7 @@ from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.layout import require_dataset
 
 Kind = Literal["definition", "solution", "workload", "trace"]
+Language = Literal["python", "triton", "cpp", "cuda"]
 
 
 def _given_name(name: str) -> str:
@@ -70,39 +70,38 @@ def solution(
     name: Name,
     of: Annotated[str, option("--definition", metavar="NAME", **_OF)],
     author: Annotated[str, option("--author", metavar="NAME", help="Who or what wrote it.")] = "me",
+    language: Annotated[Language, option("--language", help="What it is written in.")] = "python",
     local: OneLocal = None,
 ) -> None:
-    """Write a Python solution whose source is the definition's reference, to be changed.
+    """Write a solution to be changed: the definition's reference, or an empty C++ function.
 
     Scores of solutions are relative to the one whose author is "baseline".
     """
     from fib_datasets.starters import new_solution
 
-    emit(str(new_solution(_root(local), name, of, author)))
+    emit(str(new_solution(_root(local), name, of, author, language)))
     talk(f"next: edit it, then: fib run --definition {shlex.quote(of)}{_given(local)}")
 
 
 @new_app.command("workload")
 def workload(
     of: Annotated[str, typer.Argument(metavar="DEFINITION", **_OF)],
-    sizes: Annotated[
+    given: Annotated[
         Optional[list[str]],
-        typer.Argument(metavar="AXIS=SIZE...", help="Sizes of variable axes. Default: 128."),
+        typer.Argument(metavar="AXIS=SIZE...", help="Sizes (default: 128); INPUT=VALUE: scalars."),
     ] = None,
     local: OneLocal = None,
 ) -> None:
     """Append a workload with random tensors to the file of a definition.
 
-    Scalars have made-up values, and random integers lie in [0, 128): edit the line where that
-    does not do, as for indices.
+    Random integers lie in [0, 128): edit the line where that does not do, as for indices.
     """
     from fib_datasets.starters import new_workload
 
-    for text in sizes or ():
-        if not re.fullmatch(r"[^=]+=[1-9][0-9]{0,14}", text):
-            raise typer.BadParameter(f"{text!r} is not AXIS=SIZE, with a size of at least 1")
-    axes = {axis: int(size) for axis, _, size in (text.partition("=") for text in sizes or ())}
-    emit(str(new_workload(_root(local), of, axes)))
+    path, made_up = new_workload(_root(local), of, given or ())
+    emit(str(path))
+    for name, value in made_up.items():
+        talk(f"{name} = {value} (made up: give {name}=VALUE, or edit it)")
 
 
 @schema_app.command("schema")
