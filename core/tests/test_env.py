@@ -12,12 +12,12 @@ PACKAGE = Path(flashinfer_bench.__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean(monkeypatch):
     for variable in env.VARIABLES:
         monkeypatch.delenv(variable.name, raising=False)
 
 
-def test_defaults() -> None:
+def test_defaults():
     home = Path.home() / ".cache" / "flashinfer_bench"
     assert env.dataset_path() == home / "dataset"
     assert env.cache_path() == home / "cache"
@@ -54,7 +54,7 @@ def test_defaults() -> None:
         ("FIB_LOCK_PATH", "", env.lock_path, None),
     ],
 )
-def test_values(monkeypatch: pytest.MonkeyPatch, name, text, read, value) -> None:
+def test_values(monkeypatch, name, text, read, value):
     monkeypatch.setenv(name, text)
     assert read() == value
 
@@ -70,14 +70,14 @@ def test_values(monkeypatch: pytest.MonkeyPatch, name, text, read, value) -> Non
         ("FIB_DATASET_LOCK", env.soft_dataset_locks, ["maybe"]),
     ],
 )
-def test_what_is_no_value(monkeypatch: pytest.MonkeyPatch, name, read, texts) -> None:
+def test_what_is_no_value(monkeypatch, name, read, texts):
     for text in texts:
         monkeypatch.setenv(name, text)
         with pytest.raises(ValueError, match=f"{name}='{text}'"):
             read()
 
 
-def uses_of_the_environment(path: Path) -> list[str]:
+def uses_of_the_environment(path):
     """Reads of FIB_* variables; what a child process is given is another matter."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -89,19 +89,19 @@ def uses_of_the_environment(path: Path) -> list[str]:
     return found
 
 
-def test_only_env_reads_the_environment() -> None:
+def test_only_env_reads_the_environment():
     others = [path for path in PACKAGE.rglob("*.py") if path.name != "env.py"]
     assert [use for path in others for use in uses_of_the_environment(path)] == []
 
 
-def test_every_variable_is_documented() -> None:
+def test_every_variable_is_documented():
     source = (PACKAGE / "env.py").read_text(encoding="utf-8")
     for variable in env.VARIABLES:
         assert source.count(f'"{variable.name}"') >= 2, variable.name
         assert variable.meaning
 
 
-def test_visible_devices_may_be_none_or_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visible_devices_may_be_none_or_not_said(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert env.cuda_visible_devices() is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -8,7 +8,7 @@ from flashinfer_bench import errors
 from flashinfer_bench.errors import BuildError, DataError, FibError
 
 
-def all_errors() -> list[type[FibError]]:
+def all_errors():
     return [
         value
         for value in vars(errors).values()
@@ -17,7 +17,7 @@ def all_errors() -> list[type[FibError]]:
 
 
 @pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
-def test_every_error_carries_its_message_and_hint(kind: type[FibError]) -> None:
+def test_every_error_carries_its_message_and_hint(kind):
     error = kind("the disk is full", hint="free some space")
     assert error.message == "the disk is full"
     assert error.hint == "free some space"
@@ -35,11 +35,11 @@ def test_every_error_carries_its_message_and_hint(kind: type[FibError]) -> None:
         ({"path": Path("a.json"), "field": "axes.M"}, "a.json: axes.M: bad"),
     ],
 )
-def test_a_data_error_begins_with_its_place(place: dict, text: str) -> None:
+def test_a_data_error_begins_with_its_place(place, text):
     assert str(DataError("bad", **place)) == text
 
 
-def test_a_build_error_keeps_the_whole_log_out_of_its_message() -> None:
+def test_a_build_error_keeps_the_whole_log_out_of_its_message():
     error = BuildError("cannot build 'x'", log="line\n" * 1000)
     assert len(str(error)) < 40
     assert error.log.count("\n") == 1000

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fib_tests import runtime_dataset
 from flashinfer_bench.apply.runtime import Builds
 from flashinfer_bench.apply.table import Source
 from flashinfer_bench.compile import Builder, BuilderRegistry, Runnable, RunnableMetadata
@@ -21,40 +29,21 @@ from flashinfer_bench.errors import (
     StorageError,
 )
 
-MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
-DEFINITION = Definition.model_validate(
-    {
-        "name": "double",
-        "op_type": "op",
-        "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": 4}},
-        "inputs": {"x": MATRIX},
-        "outputs": {"y": MATRIX},
-        "reference": "def run(x):\n    return x + x\n",
-    }
-)
+DEFINITION = Definition.model_validate(runtime_dataset.definition())
 
 
-def solution(name, source="def run(x):\n    return x * 2\n", language="python", **more):
-    file = "main.cpp" if language == "cpp" else "main.py"
-    spec = {
-        "language": language,
-        "target_hardware": ["cpu"],
-        "entry_point": f"{file}::run",
-        "destination_passing_style": language == "cpp",
-    }
+def solution(name, source="def run(x):\n    return x * 2\n# {tag}\n", **options):
+    # Registries know solutions by content: these differ, as those of a dataset do.
     return Solution.model_validate(
-        {
-            "name": name,
-            "definition": "double",
-            "author": "author",
-            "spec": spec,
-            # Registries know solutions by content: these differ, as those of a dataset do.
-            "sources": [
-                {"path": file, "content": source + f"\n{'//' if file[5] == 'c' else '#'} {name}"}
-            ],
-            **more,
-        }
+        runtime_dataset.solution(name, "double", name, source, **options)
     )
+
+
+def slow_to_compile(name):
+    made = runtime_dataset.solution(name, source="// SLEEPS\n", language="cpp")
+    made["spec"] |= {"entry_point": "main.cpp::run", "destination_passing_style": True}
+    made["sources"][0]["path"] = "main.cpp"
+    return Solution.model_validate(made)
 
 
 def source(*solutions):
@@ -237,11 +226,6 @@ class TestAhead:
         assert sorted(builder.asked) == ["a", "a", "b"]
         assert set(builds.failed) == {"b"}
 
-    def test_all_are_told_of(self, builds, builder):
-        builder.actions["b"] = BuildError("no")
-        told = [(name, str(error or "")) for name, error in builds.ahead("abc", jobs=2)]
-        assert sorted(told) == [("a", ""), ("b", "no"), ("c", "")]
-
     @pytest.mark.parametrize("jobs", [0, -1, 1.5, "2", True])
     def test_other_numbers_of_jobs_are_refused(self, builds, builder, jobs):
         with pytest.raises(ConfigError, match=f"jobs={jobs!r} is not allowed"):
@@ -261,3 +245,78 @@ class TestAhead:
         assert builder.asked[0] == "a"
         assert len(builder.asked) <= 2  # the thread may have begun the next one meanwhile
         assert failing(builds, "f") == {}  # … and everything still works
+
+
+# -------------------------------------------------------------------------- with a real compiler
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Make a compiler that sleeps over some sources, and a cache of its own."""
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    for name in ("CC", "MAX_JOBS"):
+        monkeypatch.delenv(name, raising=False)
+    script = tmp_path / "c++"
+    script.write_text(
+        textwrap.dedent(
+            f"""\
+            #!/bin/sh
+            for each in "$@"; do
+              case "$each" in *.cpp)
+                if grep -q SLEEPS "$each"; then echo $$ > {tmp_path}/asleep; exec sleep 600; fi;;
+              esac
+            done
+            exec c++ "$@"
+            """
+        )
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    return tmp_path
+
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_building as here
+from flashinfer_bench.apply.runtime import Builds
+
+builds = Builds(here.source(here.slow_to_compile("slow"), here.solution("later")))
+try:
+    list(builds.ahead(["slow", "later"], jobs=1))
+except KeyboardInterrupt:
+    assert builds.get("later")(3) == 6  # the process is as good as before
+    print("interrupted", sorted(builds.failed), flush=True)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.plugin("python", "tvm_ffi")
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler for C++")
+@pytest.mark.skipif(os.name == "nt", reason="it sends signals")
+def test_ctrl_c_ends_the_wait_and_no_compiler_holds_up_the_end(compiler):
+    def asleep():
+        path = compiler / "asleep"
+        return path.read_text().strip() if path.exists() else ""
+
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, os.path.dirname(__file__)],  # noqa: PTH120
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not asleep():
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)  # to Python alone: the compiler sleeps on
+        line = child.stdout.readline()
+        child.wait(60)
+    finally:
+        child.kill()
+        if asleep():  # which ninja has put into a process group of its own
+            os.kill(int(asleep()), signal.SIGKILL)
+        child.stdout.close()
+        child.wait(60)
+    assert line == "interrupted []\n"
+    assert child.returncode == 0

@@ -64,23 +64,6 @@ class TestRegistry:
         registry.register("gemm", ApplyConfig(), override=True)
         assert registry.get("gemm") == ApplyConfig()
 
-    def test_of_several_all_are_taken_or_none(self):
-        registry = ApplyConfigRegistry(per_definition={"b": ApplyConfig(strict=True)})
-        with pytest.raises(DuplicateNameError):
-            registry.register_many({"a": ApplyConfig(max_failures=9), "b": ApplyConfig()})
-        assert registry.get("a") is None
-        more = registry.register_many({"a": ApplyConfig(max_failures=9)}, override=True)
-        assert more.get(def_name="a").max_failures == 9
-        assert more.register("c", ApplyConfig()) is registry
-
-    def test_equality_is_by_content(self):
-        one = ApplyConfigRegistry(per_definition={"gemm": ApplyConfig(strict=True)})
-        assert one == ApplyConfigRegistry(None, {"gemm": ApplyConfig(strict=True)})
-        assert one != ApplyConfigRegistry()
-        assert one != "registry"
-        with pytest.raises(TypeError):
-            hash(one)
-
 
 class TestAsRegistry:
     @pytest.mark.parametrize("config", [{}, "strict", 3])

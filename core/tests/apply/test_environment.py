@@ -85,13 +85,6 @@ class TestImporting:
 @pytest.mark.torch
 @pytest.mark.plugin("python")
 class TestEnabled:
-    def test_by_the_variables_alone(self, tmp_path, places):
-        dataset = sample(tmp_path / "dataset")
-        places["FIB_DATASET_PATH"] = dataset.root
-        out, said = run(PROGRAM, FIB_ENABLE_APPLY=1, **places)
-        assert out.startswith("100 100 <ApplyRuntime")
-        assert said == ""
-
     @pytest.mark.parametrize(
         ("first", "value"),
         [

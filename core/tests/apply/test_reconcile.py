@@ -65,19 +65,6 @@ def minus(x, weight):
 
 class TestInputs:
     @pytest.mark.parametrize(
-        ("function", "known", "args", "kwargs"),
-        [
-            (lambda input, weight: None, ONE, (X,), {"weight": W}),
-            (lambda weight, input: None, definition(x="input"), (W, X), {}),
-            (lambda x, weight, eps=1e-6, sinks=None: None, ONE, (X, W), {"eps": 1e-6}),
-            (lambda x, weight, *rest, **more: None, ONE, (X, W), {}),
-            (lambda x, weight, enable_pdl=None: None, ONE, (X, W, True), {}),
-        ],
-    )
-    def test_they_are_found(self, function, known, args, kwargs):
-        assert torch.equal(call(function, minus, *args, known=known, **kwargs), rows(-19))
-
-    @pytest.mark.parametrize(
         ("function", "args", "kwargs"),
         [
             (lambda x, weight, eps=1e-6: None, (X, W), {"eps": 1e-5}),
@@ -157,26 +144,12 @@ class TestBuffers:
         found = call(lambda x, weight, out=None: None, solution, X, W, buffers, known=TWO)
         assert [each is buffer for each, buffer in zip(found, buffers, strict=True)] == [True] * 2
 
-    @pytest.mark.parametrize("function", [lambda x, weight, y: None, lambda a, b, c: None])
-    def test_a_buffer_that_must_be_given_means_that_nothing_is_returned(self, function):
-        y = rows()
-        assert call(function, minus, X, W, y, known=ONE) is None
-        assert torch.equal(y, rows(-19))
-
     def test_one_that_a_gradient_is_wanted_of_is_left_to_the_original(self):
         function = lambda x, weight, out=None: None  # noqa: E731
         wanted = rows().requires_grad_()
         assert call(function, minus, X, W, wanted, known=ONE) == "buffer"
         with torch.no_grad():
             assert call(function, minus, X, W, wanted, known=ONE) is wanted
-
-    def test_a_number_goes_into_a_tensor_without_dimensions(self):
-        known, out = definition(outputs=(), scalars=("y",)), torch.zeros(())
-        found = call(
-            lambda x, weight, out=None: None, lambda x, weight: 3.0, X, W, out, known=known
-        )
-        assert found is out
-        assert out == 3.0
 
 
 class TestInPlace:

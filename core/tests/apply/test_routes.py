@@ -8,23 +8,31 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fib_tests import routed_norm  # noqa: E402
 from fib_tests.routed_norm import (  # noqa: E402
     FAILS,
+    IN_PLACE,
     MINUS,
     ROW,
     ROWS,
     TIMES,
+    WITH_EPS,
+    AddRoute,
     Library,
+    NormRoute,
     W,
     dataset,
+    definition,
     enabled,
     rows,
 )
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
-from flashinfer_bench.apply.dispatch import Dispatcher  # noqa: E402
+from flashinfer_bench.apply.mapping import stats  # noqa: E402
+from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
+from flashinfer_bench.routing import UnroutableError  # noqa: E402
 from flashinfer_bench.routing import routes as routed  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
-from flashinfer_bench.routing.routes import route_stats  # noqa: E402
+from flashinfer_bench.routing.routes import Route, route_calls, route_stats  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
 
@@ -39,12 +47,6 @@ class TestDataset:
         assert library.calls == 0
         assert library.norm(rows(), W)[0, 0] == 6
         assert route_stats()["library.norm"] == {"calls": 3, "routed": 3, "refused": {}}
-
-    def test_sizes_that_nobody_recorded(self, tmp_path):
-        library, out = Library(), torch.zeros(3, 4)
-        with enabled(dataset(tmp_path, MINUS).root, on_miss_policy="fallback_only"):
-            assert library.norm(rows(3), W, out=out) is out
-        assert (library.calls, float(out[0, 0])) == (1, 6.0)
 
     def test_an_extra_that_the_definition_lacks(self, tmp_path):
         library = Library()
@@ -69,13 +71,6 @@ class TestDataset:
         assert "norm_k4 (library.norm)" in caplog.text
         assert route_stats()["library.norm"]["refused"] == {routed.NOT_WANTED: 1}
 
-    def test_strict(self, tmp_path):
-        library = Library()
-        place = dataset(tmp_path, FAILS).root
-        with enabled(place, strict=True), pytest.raises(ZeroDivisionError):
-            library.norm(rows(), W)
-        assert library.norm(rows(), W)[0, 0] == 6
-
     def test_solution_that_fails(self, tmp_path):
         library, out = Library(), torch.zeros(2, 4)
         with enabled(dataset(tmp_path, FAILS).root) as runtime:
@@ -94,24 +89,12 @@ class TestDataset:
 
 
 class TestInputsWithGaps:
-    @pytest.fixture
-    def slow(self, monkeypatch):
-        """A list that grows with each such call that is not recognised."""
-        seen, answer = [], Dispatcher._answer_strided
-
-        def noted(self, *args):
-            seen.append(args)
-            return answer(self, *args)
-
-        monkeypatch.setattr(Dispatcher, "_answer_strided", noted)
-        return seen
-
     def half(self, number=0):
         """Return one of the halves of a tensor, as of a cache for keys and values."""
         return torch.arange(16.0).view(2, 2, 4).unbind(1)[number]
 
     @pytest.mark.parametrize("solution", [MINUS, TIMES], ids=["disagrees", "agrees"])
-    def test_they_are_compared_once(self, tmp_path, solution, slow):
+    def test_they_are_compared_once(self, tmp_path, solution):
         library = Library()
         with enabled(dataset(tmp_path, solution).root) as runtime:
             for number in (0, 1, 0, 1, 0):  # other memory, the same strides
@@ -120,10 +103,8 @@ class TestInputsWithGaps:
             hits = runtime.stats()["norm_k4"].hits
         assert hits == (4 if solution is TIMES else 0)
         assert library.calls == 6 - hits  # once more, for its outputs
-        # One was compared, and answered by the original; one by the solution, and learnt.
-        assert len(slow) == (2 if solution is TIMES else 5)
 
-    def test_those_drawn_for_comparison_are_compared(self, tmp_path, slow, monkeypatch):
+    def test_those_drawn_for_comparison_are_compared(self, tmp_path, monkeypatch):
         draws = iter([1.0, 1.0, 0.0, *[1.0] * 20])
         monkeypatch.setattr(
             "flashinfer_bench.apply.dispatch.hot_path.random.random", lambda: next(draws)
@@ -133,8 +114,6 @@ class TestInputsWithGaps:
             for _ in range(10):
                 assert torch.equal(library.norm(self.half(), W), self.half() * 2)
             assert runtime.stats()["norm_k4"].hits == 8
-        # The first, the one that is learnt, and the one that was drawn.
-        assert len(slow) == 3
         assert library.calls == 4  # of two that were compared, each with its outputs
 
 
@@ -151,3 +130,198 @@ class TestWatched:
         library.norm(rows(), weight=W)
         end()
         assert told == [("norm_k4", 3, None)] * 3
+
+
+# ------------------------------------------------------------------------------------ by a mapping
+
+
+class TestMapping:
+    def known(self, **changes):
+        found = Definition.model_validate(definition(**changes))
+        return TraceSet(definitions={found.name: found})
+
+    def test_without_the_definition(self):
+        library, out = Library(), torch.zeros(2, 4)
+        with enable_apply({"norm_k4": lambda hidden_states, weight: -hidden_states}):
+            assert library.norm(rows(), W, out=out) is out
+            assert library.norm(rows(k=5), torch.ones(5))[0, 0] == 3
+            assert stats()["library.norm"]["hit"] == 1
+            assert stats()["library.norm"]["misses"] == {"not in the mapping": 1}
+        assert out[0, 0] == -3
+        assert library.calls == 1
+
+    def test_function_says_what_it_takes(self):
+        library, seen = Library(), []
+
+        def solution(weight, *, hidden_states, eps=0.0):
+            seen.append(eps)
+            return -hidden_states
+
+        with enable_apply({"norm_k4": solution}):
+            library.norm(rows(), W, 1e-5)
+            library.norm(rows(), W)
+        assert seen == [1e-5, 1e-6]
+
+    def test_with_the_definition(self):
+        library = Library()
+        given = {"norm_k4": lambda hidden_states, weight: -hidden_states * weight}
+        with enable_apply(given, dataset=self.known()):
+            assert library.norm(rows(), W)[0, 0] == -6
+            assert library.norm(rows().double(), W.double())[0, 0] == 6
+            assert library.norm(rows(), W, 1e-3)[0, 0] == 6
+            counted = stats()["library.norm"]
+        assert counted["hit"] == 1
+        assert counted["misses"] == {"dtype": 1, "argument unknown to the definition": 1}
+
+    @pytest.mark.parametrize("agrees", [False, True])
+    @pytest.mark.parametrize("changes", [{}, WITH_EPS], ids=["same order", "other order"])
+    def test_inputs_with_gaps_are_compared_once(self, changes, agrees):
+        """As in a dataset: the first call with such strides is the original's."""
+        library, odd, sign = Library(), rows().t().contiguous().t(), 1 if agrees else -1
+
+        def solution(hidden_states, weight, eps=0.0):
+            return sign * hidden_states * weight
+
+        with enable_apply({"norm_k4": solution}, dataset=self.known(**changes)):
+            got = [float(library.norm(odd, W)[0, 0]) for _ in range(4)]
+            counted = stats()["library.norm"]
+            assert float(library.norm(rows(), W)[0, 0]) == 6 * sign
+        assert got == [6.0] * 4
+        assert counted["hit"] == (3 if agrees else 0)
+        assert counted["misses"] == {"layout": 1 if agrees else 4}
+        assert library.calls == (2 if agrees else 5)  # once more, for its outputs
+
+    @pytest.mark.parametrize(
+        ("broken", "told"),
+        [
+            (lambda hidden_states, weight: hidden_states[:1], "outputs of another shape"),
+            (lambda hidden_states, weight: (hidden_states, weight), "'tuple' object has no"),
+            (lambda hidden_states, weight: "no tensor", "'str' object has no"),
+            (lambda hidden_states, weight: None, "'NoneType' object has no"),
+        ],
+        ids=["shape", "two", "text", "none"],
+    )
+    def test_a_broken_solution_is_an_error_without_a_definition(self, broken, told):
+        """Only the route sees that, where there is no definition; nothing hides it."""
+        library = Library()
+        with enable_apply({"norm_k4": broken}):
+            message = f"solution of 'norm_k4' cannot be returned as library.norm .*: {told}"
+            with pytest.raises(RuntimeError, match=message):
+                library.norm(rows(), W, out=torch.zeros(2, 4))
+            counted = stats()["library.norm"]
+        assert (counted["hit"], counted["error"], library.calls) == (0, 1, 0)
+
+    def test_a_place_that_does_not_fit_is_the_caller_s_where_there_is_a_definition(self):
+        library, given = Library(), {"norm_k4": lambda hidden_states, weight: -hidden_states}
+        with enable_apply(given, dataset=self.known()):
+            with pytest.raises(RuntimeError) as caught:
+                library.norm(rows(), W, out=torch.zeros(7, 4))
+            counted = stats()["library.norm"]
+        assert "solution" not in str(caught.value)  # what the original says
+        assert (counted["hit"], counted["fallback"], counted["error"]) == (0, 1, 0)
+        assert counted["misses"] == {"outputs of another shape": 1}
+
+    def test_what_the_adapter_refuses_is_counted(self, caplog):
+        class Picky(routed_norm.NormRoute):
+            def understand(self, input, weight, eps=1e-6, out=None):
+                raise UnroutableError("not today")
+
+        library = Library(Picky)
+        with caplog.at_level("WARNING"), enable_apply({"norm_k4": abs}):
+            library.norm(rows(), W)
+            counted = stats()["library.norm"]
+        assert counted == {"hit": 0, "fallback": 1, "error": 0, "misses": {"not today": 1}}
+        assert "no call of" not in caplog.text
+        with caplog.at_level("WARNING"), enable_apply({"other": abs}):
+            library.norm(rows(), W)
+            assert stats() == {}
+        assert "no call of other" in caplog.text
+
+
+# -------------------------------------------------------------------------- compared, and in place
+
+
+class TestShadow:
+    def calls(self, library, number=4, out=None):
+        return [library.norm(rows(), W, out=out) for _ in range(number)]
+
+    def test_agreeing(self, tmp_path):
+        library, out = Library(), torch.zeros(2, 4)
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=2) as runtime:
+            assert all(each is out for each in self.calls(library, out=out))
+            found = runtime.stats()["norm_k4"]
+        assert (found.hits, found.fallbacks, found.errors) == (2, 2, 0)
+        assert library.calls == 4  # in each compared call once for the copies
+        assert out[0, 0] == 6
+
+    def test_compared_on_copies(self, tmp_path):
+        seen = []
+
+        class Noting(NormRoute):
+            def outputs(self, original, understood, inputs):
+                seen.append((understood.inputs, inputs))
+                inputs[0].zero_()  # its own
+                return original(rows(), *inputs[1:])
+
+        library, x = Library(Noting), rows()
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1):
+            library.norm(x, W)
+        ((given, copies),) = seen
+        assert given[0] is x
+        assert copies[0] is not x
+        assert copies[2] == 1e-6  # no input of the definition: as it came
+        assert x[0, 0] == 3
+
+    def test_route_that_cannot_compute_them(self, tmp_path, caplog):
+        caplog.set_level(logging.WARNING)
+
+        class Plain(NormRoute):
+            outputs = Route.outputs
+
+        library = Library(Plain)
+        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1) as runtime:
+            self.calls(library)
+            assert runtime.stats()["norm_k4"].hits == 0
+        assert library.calls == 4
+        assert caplog.text.count("cannot be compared") == 1
+
+
+class TestInPlace:
+    """A definition that says that an input is written to, and a function that does it."""
+
+    PURE = "def run(input, residual):\n    return residual + input\n"
+    WRITES = "def run(input, residual):\n    return residual.add_(input)\n"
+    WRONG = "def run(input, residual):\n    return residual.sub_(input)\n"
+
+    def library(self):
+        calls = []
+
+        def add_(input, residual):
+            calls.append(input)
+            residual.add_(input)
+
+        return route_calls(AddRoute(), add_), calls
+
+    @pytest.mark.parametrize("shadow", [0, 2])
+    @pytest.mark.parametrize("code", [PURE, WRITES], ids=["pure", "writes"])
+    def test_written_once(self, tmp_path, code, shadow):
+        add_, calls = self.library()
+        place = dataset(tmp_path, code, "add_k4", **IN_PLACE).root
+        residual = rows(value=1.0)
+        with enabled(place, shadow_calls=shadow) as runtime:
+            for _ in range(4):
+                assert add_(rows(value=10.0), residual) is None
+            found = runtime.stats()["add_k4"]
+        assert (found.hits, found.errors) == (4 - shadow, 0)
+        assert residual[0, 0] == 41
+        assert len(calls) == 2 * shadow
+
+    def test_a_wrong_one_never_reaches_the_caller(self, tmp_path):
+        add_, _ = self.library()
+        place = dataset(tmp_path, self.WRONG, "add_k4", **IN_PLACE).root
+        residual = rows(value=1.0)
+        with enabled(place, shadow_calls=1) as runtime:
+            for _ in range(3):
+                add_(rows(value=10.0), residual)
+            assert runtime.stats()["add_k4"].errors == 1
+        assert residual[0, 0] == 31

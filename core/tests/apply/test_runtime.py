@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
+import threading
 import types
+import weakref
 
 import pytest
 
@@ -20,8 +24,10 @@ from flashinfer_bench.apply import (  # noqa: E402
     enable_apply,
     get_runtime,
 )
+from flashinfer_bench.apply import runtime as runtime_module  # noqa: E402
 from flashinfer_bench.data import TraceSet  # noqa: E402
-from flashinfer_bench.errors import ConfigError  # noqa: E402
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError  # noqa: E402
+from flashinfer_bench.routing.patch_points import router  # noqa: E402
 
 pytestmark = [pytest.mark.plugin("python"), pytest.mark.usefixtures("on_the_cpu")]
 
@@ -62,20 +68,6 @@ class TestCalls:
         enable_apply(dataset.root)
         assert [tag_of(double, n) for n in (2, 3, 4)] == [100, 1000, 0]
 
-    def test_that_are_destination_passing(self, dataset):
-        enable_apply(dataset.root)
-        y = rows(2)
-        assert apply("double", args=(rows(2), y)) is None
-        assert y[0, 0] == 100
-
-        @apply("double")
-        def into(x, y):
-            y.copy_(x * 2)
-
-        y = rows(3)
-        assert into(rows(3), y) is None
-        assert y[0, 0] == 1000
-
     def test_of_a_function_with_an_out_parameter(self, dataset):
         @apply("double")
         def doubled(x, *, eps=0.0, y=None):
@@ -111,26 +103,12 @@ class TestPolicies:
         enable_apply(dataset.root, config)
         assert [tag_of(double, n) for n in (1, 2, 3, 4, 5)] == expected
 
-    def test_the_best_of_all_takes_any_size(self, tmp_path):
-        made = Dataset(tmp_path / "d").definition().add("best", 2, 3, tag=5)
-        enable_apply(made.root, ApplyConfig(on_miss_policy="use_def_best"))
-        assert [tag_of(double, n) for n in (1, 2, 3, 50)] == [5] * 4
-
     def test_settings_of_one_definition(self, other):
         registry = ApplyConfigRegistry()
         registry.register("twice", ApplyConfig(on_miss_policy="use_def_best"))
         enable_apply(other.root, registry)
         assert tag_of(double, 9) == 0
         assert tag_of(apply("twice")(original), 9) == 7
-
-
-class TestNesting:
-    def test_a_mapping_inside_of_a_dataset(self, dataset):
-        with enable_apply(dataset.root):
-            with enable_apply({"double": lambda x: x * 2 + 9}) as count:
-                assert count >= 1
-                assert tag_of(double) == 9
-            assert tag_of(double) == 100
 
 
 class TestTheRuntime:
@@ -258,14 +236,6 @@ class TestRecursion:
         monkeypatch.setitem(sys.modules, "calls_back", module)
         return module
 
-    def test_a_solution_that_makes_such_a_call_itself_gets_the_original(self, tmp_path, back):
-        made = Dataset(tmp_path / "d").definition()
-        made.add("wraps", 2, 3, tag=5, source=self.CALLS_BACK)
-        for function in (double, lambda x: apply("double", (x,), None, original)):
-            back.function = function
-            with enable_apply(made.root):
-                assert [tag_of(function, n) for n in (2, 3, 2, 2)] == [5] * 4
-
     def test_a_solution_that_makes_another_call_gets_that_one_s_solution(self, tmp_path, back):
         made = Dataset(tmp_path / "d").definition().definition("twice")
         made.add("outer", 2, tag=6, source=self.CALLS_BACK)  # builds of equal content are shared
@@ -275,28 +245,137 @@ class TestRecursion:
             assert [tag_of(double) for _ in range(3)] == [13] * 3
 
 
-class TestTorchCompile:
-    @pytest.fixture(autouse=True)
-    def fresh(self):
-        torch._dynamo.reset()
-        yield
-        torch._dynamo.reset()
+# -------------------------------------------------------------------------------------- rebuilding
 
-    def test_solutions_are_neither_traced_nor_compiled(self, tmp_path):
-        source = "import torch\n\ndef run(x):\n    assert not torch.compiler.is_compiling()\n"
-        source += "    return x * 2 + {tag}\n"
-        made = Dataset(tmp_path / "d").definition().add("plain", 2, tag=5, source=source)
-        with enable_apply(made.root, ApplyConfig(strict=True)):
-            frames = []
 
-            def backend(graph, _inputs):
-                frames.append(graph)
-                return graph.forward
+FIRST, SECOND = 100, 1000
 
-            caller = torch.compile(lambda x: double(x * 2) + 1, backend=backend)
-            for _ in range(4):
-                assert tag_of(caller) == 6
-            assert len(frames) <= 2  # before the call and after it
+
+@pytest.fixture
+def growing(tmp_path):
+    return Dataset(tmp_path / "dataset").definition().add("first", 2, tag=FIRST)
+
+
+def improve(growing):
+    growing.add("second", 2, 3, tag=SECOND, latency_ms=0.5)
+
+
+def single(x):
+    return apply("double", (x,), None, lambda x: x * 2)
+
+
+class TestWhatHasChanged:
+    def test_is_used_afterwards(self, growing):
+        runtime = enable_apply(growing.root)
+        assert (tag_of(double), tag_of(single), tag_of(double, 3)) == (FIRST, FIRST, 0)
+        improve(growing)
+        runtime.rebuild()
+        assert (tag_of(double), tag_of(single), tag_of(double, 3)) == (SECOND, SECOND, SECOND)
+        assert runtime.stats()["double"].hits == 5  # counts go on
+
+    def test_may_be_a_new_definition(self, growing):
+        runtime = enable_apply(growing.root)
+        twice = apply("twice")(lambda x: x * 2)
+        assert tag_of(twice) == 0
+        growing.definition("twice").add("twice_it", 2, of="twice", tag=7)
+        runtime.rebuild()
+        assert tag_of(twice) == 7
+
+    def test_may_be_the_dataset(self, growing, tmp_path):
+        other = Dataset(tmp_path / "other").definition().add("other", 2, tag=5)
+        runtime = enable_apply(growing.root)
+        runtime.rebuild(other.root)
+        assert tag_of(double) == 5
+        runtime.rebuild()
+        assert tag_of(double) == 5
+
+
+class TestFailures:
+    def test_of_the_dataset_change_nothing(self, growing, tmp_path):
+        runtime = enable_apply(growing.root)
+        with pytest.raises(DatasetNotFoundError):
+            runtime.rebuild(tmp_path / "nowhere")
+        assert tag_of(double) == FIRST
+        improve(growing)
+        runtime.rebuild()
+        assert tag_of(double) == SECOND
+
+
+class TestUnderLoad:
+    def test_a_call_that_is_running_ends_with_what_it_began_with(self, growing):
+        growing.add(
+            "waits",
+            5,
+            source="import gate\n\ndef run(x):\n    return gate.wait(x) + {tag}\n",
+            tag=3,
+        )
+        inside, go_on = threading.Event(), threading.Event()
+
+        class Gate:
+            @staticmethod
+            def wait(x):
+                inside.set()
+                assert go_on.wait(30)
+                return x
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(__import__("sys").modules, "gate", Gate)
+            runtime = enable_apply(growing.root)
+            found = []
+            thread = threading.Thread(target=lambda: found.append(tag_of(double, 5)))
+            thread.start()
+            assert inside.wait(30)
+            improve(growing)
+            runtime.rebuild()
+            runtime.stop()
+            gc.collect()
+            go_on.set()
+            thread.join()
+        assert found == [3]
+
+
+class TestMemory:
+    def test_the_old_is_dropped_when_nobody_uses_it(self, growing):
+        runtime = enable_apply(growing.root)
+        tag_of(double)
+        tag_of(single)
+        old = weakref.ref(runtime._generation)
+        runtime.rebuild()
+        tag_of(double)
+        gc.collect()
+        assert old() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_is_forked_while_a_thread_rebuilds_may_change_it_for_itself(growing):
+    runtime = enable_apply(growing.root)
+    tag_of(double)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with runtime_module.changing, router._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    if (child := os.fork()) == 0:
+        status = 99
+        try:
+            assert tag_of(double) == FIRST
+            growing.add("own", 2, tag=7, latency_ms=0.5)
+            runtime.rebuild()
+            status = tag_of(double)
+        finally:
+            os._exit(status)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert tag_of(double) == FIRST
+    finally:
+        done.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -99,11 +99,6 @@ class TestErrors:
     def test_both_errors_beyond_are_too_much(self, absolute, relative):
         assert run_problem(passed(absolute, relative), BF16).kind == "error"
 
-    def test_finer_types_get_no_allowance(self):
-        run = passed(0.0015, 0.0015)
-        assert run_problem(run, FP32).kind == "error"
-        assert run_problem(run, BF16) is None
-
     def test_elements_that_all_matched_say_more_than_two_maxima(self):
         assert run_problem(passed(2.0, 70.0, extra={"matched_ratio": 1.0}), BF16) is None
         assert run_problem(passed(2.0, 70.0, extra={"matched_ratio": 0.99}), BF16) is not None
@@ -182,10 +177,6 @@ class TestRun:
     def test_a_latency_of_nothing_is_no_measurement(self):
         assert refused(passed(latency=0.0), BF16) == "latency"
         assert refused(passed(latency=1e-9), BF16) is None
-
-    def test_the_first_rule_that_is_broken_is_told(self):
-        run = passed(9.0, 9.0, latency=0.0, extra={"integrity": False})
-        assert refused(run, BF16) == "latency"
 
 
 def rankings(*keys):

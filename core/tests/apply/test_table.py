@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fib_tests import table_dataset as make
@@ -9,6 +11,7 @@ from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
 from flashinfer_bench.apply.keys import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from flashinfer_bench.apply.table import ApplyTable
 from flashinfer_bench.data import Solution, TraceSet
+from flashinfer_bench.errors import ConfigError, DatasetNotFoundError, UnknownNameError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -34,55 +37,9 @@ def table_of(tmp_path):
 
 
 class TestWinners:
-    def test_the_fastest_wins_each_key(self, table_of):
-        big = make.workload(rows=8)
-        table = table_of(
-            [
-                make.trace("fast", 1.0),
-                make.trace("slow", 2.0),
-                make.trace("fast", 9.0, on=big),
-                make.trace("slow", 8.0, on=big),
-            ]
-        )
-        assert table.match_solution("scale", key(rows=1)) == "fast"
-        assert table.match_solution("scale", key(rows=8)) == "slow"
-        assert table.match_solution("scale", key(rows=3)) is None
-
-    def test_the_median_of_repeated_runs_counts(self, table_of):
-        lucky = [make.trace("lucky", ms) for ms in (0.1, 5.0, 5.0)]
-        table = table_of([*lucky, make.trace("steady", 2.0)])
-        assert table.match_solution("scale", key()) == "steady"
-
     def test_the_same_trace_twice_changes_nothing(self, table_of):
         traces = [make.trace("fast", 1.0), make.trace("slow", 2.0)]
         assert table_of(traces).digest == table_of(traces * 3).digest
-
-    def test_workloads_that_share_a_key_count_together(self, table_of):
-        other = make.workload(uuid="a-other")
-        table = table_of(
-            [
-                make.trace("a", 1.0),
-                make.trace("a", 9.0, on=other),
-                make.trace("b", 2.0),
-                make.trace("b", 2.0, on=other),
-            ]
-        )
-        assert table.match_solution("scale", key()) == "b"
-
-    def test_ties_go_to_the_smaller_name(self, table_of):
-        table = table_of([make.trace(name, 1.0) for name in ("m", "b", "x")])
-        assert table.match_solution("scale", key()) == "b"
-
-    def test_the_best_over_all_keys(self, table_of):
-        table = table_of(
-            [
-                make.trace(name, ms, on=make.workload(rows=rows))
-                for rows, times in {1: (1, 1.1), 2: (9, 1), 3: (5, 1)}.items()
-                for name, ms in zip("ab", times, strict=True)
-            ]
-        )
-        assert table.match_solution("scale", key(rows=1)) == "a"
-        assert table.definitions["scale"].best == "b"
 
 
 class TestEligibility:
@@ -95,13 +52,6 @@ class TestEligibility:
             return table.match_solution("scale", key())
 
         return find
-
-    def test_another_series_of_the_toolchain(self, winner, monkeypatch):
-        monkeypatch.setattr(
-            "flashinfer_bench.tensors.devices.installed_versions", lambda: {"cuda": "13.0"}
-        )
-        parts = {"solutions": [make.solution("safe"), make.solution("fast", language="cuda")]}
-        assert winner(make.trace(), **parts) == "safe"
 
     def test_bounds_of_one_definition(self, winner):
         config = ApplyConfigRegistry(per_definition={"scale": ApplyConfig(max_rtol=1.0)})
@@ -186,3 +136,126 @@ class TestOldNames:
         one, other = (table_of(traces, ApplyConfig(on_miss_policy=each)) for each in policies)
         own = ApplyConfigRegistry(ApplyConfig(), {"scale": ApplyConfig(strict=True)})
         assert len({one.digest, other.digest, table_of(traces, own).digest}) == 3
+
+
+# ---------------------------------------------------------------------------------------- datasets
+
+
+HERE, key = make.HERE, make.key
+
+
+class TestDatasets:
+    def test_there_is_none(self, tmp_path):
+        with pytest.raises(DatasetNotFoundError, match="does not exist"):
+            ApplyTable.load_or_build(tmp_path / "nowhere", hardware=HERE)
+        (tmp_path / "file").write_text("")
+        with pytest.raises(DatasetNotFoundError, match="not a folder"):
+            ApplyTable.load_or_build(tmp_path / "file", hardware=HERE)
+
+    def test_the_one_of_the_environment_is_taken_by_default(self, tmp_path, monkeypatch):
+        root = make.Folder.of(tmp_path / "dataset", [make.trace()]).root
+        monkeypatch.setenv("FIB_DATASET_PATH", str(root))
+        table = ApplyTable.load_or_build(None, hardware=HERE)
+        assert table.match_solution("scale", key()) == "fast"
+
+    def test_broken_files_are_left_out_and_told(self, tmp_path):
+        folder = make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 0.5)])
+        folder.put("solutions/slow.json", '{"name": "slow", "definition"')
+        folder.put("definitions/more.json", "[]")
+        folder.put("traces/torn.jsonl", json.dumps(make.trace("slow"))[:200])
+        table = ApplyTable.load_or_build(folder.root, hardware=HERE)
+        assert table.match_solution("scale", key()) == "fast"
+        assert len(table.problems) == 3
+        for name in ("slow.json", "more.json", "torn.jsonl"):
+            assert any(name in problem for problem in table.problems)
+
+    @pytest.mark.parametrize("value", ["1" + "0" * 400, "1e999", "NaN", "Infinity", '"NaN"'])
+    def test_latencies_that_are_none_lose_their_trace_alone(self, tmp_path, value):
+        folder = make.Folder.of(tmp_path / "dataset", [make.trace()])
+        text = json.dumps(make.trace("slow", 0.777))
+        assert "0.777" in text
+        folder.put("traces/more.jsonl", text.replace("0.777", value) + "\n")
+        table = ApplyTable.load_or_build(folder.root, hardware=HERE)
+        assert table.match_solution("scale", key()) == "fast"
+        assert len(table.problems) == ("a" in value.lower())  # infinite ones are read, and refused
+
+    def test_settings_without_a_default_are_of_their_definitions_alone(self, tmp_path):
+        root = make.Folder.of(tmp_path / "dataset", [make.trace()]).root
+        for name, chosen in (("scale", "fast"), ("other", None)):
+            settings = ApplyConfigRegistry(per_definition={name: ApplyConfig()})
+            table = ApplyTable.load_or_build(root, settings, hardware=HERE)
+            assert table.match_solution("scale", key()) == chosen
+        (reason,) = table.definitions["scale"].refusals["fast"]
+        assert reason.text == "the settings belong to other definitions"
+
+    @pytest.mark.parametrize(
+        ("recorded", "here", "counts"),
+        [
+            ("AMD EPYC", "AMD EPYC (2 cores)", True),
+            ("AMD EPYC (2 cores)", "AMD EPYC (2 cores)", True),
+            ("AMD EPYC (4 cores)", "AMD EPYC (2 cores)", False),
+            ("AMD", "AMD EPYC (2 cores)", False),
+        ],
+    )
+    def test_a_cpu_whose_cores_are_not_told(self, tmp_path, recorded, here, counts):
+        root = make.Folder.of(tmp_path / "dataset", [make.trace(hardware=recorded)]).root
+        table = ApplyTable.load_or_build(root, hardware=here)
+        assert (table.match_solution("scale", key()) is not None) == counts
+
+    def test_what_is_right_by_a_loose_tolerance_alone(self, tmp_path):
+        wide = {"max_absolute_error": 0.5, "max_relative_error": 0.5}
+        for loose in (False, True):
+            note = {"integrity": {"loose_tolerance": True}} if loose else {}
+            one = make.trace(correctness={**wide, "extra": note})
+            one["evaluation"]["provenance"] = {"evaluator": "default", "evaluator_version": "1"}
+            root = make.Folder.of(tmp_path / str(loose), [one]).root
+            table = ApplyTable.load_or_build(root, hardware=HERE)
+            assert table.match_solution("scale", key()) == (None if loose else "fast")
+
+    def test_what_is_in_memory_counts_and_not_what_is_in_the_folder(self, tmp_path):
+        root = make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 2.0)]).root
+        trace_set = TraceSet.from_path(root)
+        trace_set.traces["scale"] = [
+            one for one in trace_set.traces["scale"] if one.solution == "slow"
+        ]
+        table = ApplyTable.load_or_build(trace_set, hardware=HERE)
+        assert table.match_solution("scale", key()) == "slow"
+
+    @pytest.mark.parametrize("source", [5, b"path", {"scale": print}])
+    def test_other_sources_are_refused(self, source):
+        with pytest.raises(ConfigError, match="TraceSet or a path"):
+            ApplyTable.load_or_build(source, hardware=HERE)
+
+
+class TestSource:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 2.0)])
+
+    @pytest.fixture(params=["folder", "memory"])
+    def source(self, request, folder):
+        dataset = folder.root
+        if request.param == "memory":
+            dataset = TraceSet.from_path(folder.root)
+        return ApplyTable.load_or_build(dataset, hardware=HERE).source
+
+    def test_it_has_definitions_and_solutions(self, source, folder):
+        assert source.root == folder.root
+        assert source.definition("scale").op_type == "scaling"
+        assert source.solution("slow").definition == "scale"
+        assert source.definition("scale") is source.definition("scale")
+        assert list(source.definitions) == ["scale"]
+        assert sorted(source.solutions) == ["fast", "slow"]
+
+    def test_unknown_names_come_with_near_ones(self, source):
+        with pytest.raises(UnknownNameError, match="did you mean scale"):
+            source.definition("scales")
+        with pytest.raises(UnknownNameError, match="available solutions: fast, slow"):
+            source.solution("quite different")
+
+    def test_files_that_change_later_do_not_matter(self, folder):
+        source = ApplyTable.load_or_build(folder.root, hardware=HERE).source
+        folder.solution(make.solution("fast", author="mallory"))
+        (folder.root / "solutions" / "slow.json").unlink()
+        assert source.solution("fast").author == "somebody"
+        assert source.solution("slow").name == "slow"

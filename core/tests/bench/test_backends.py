@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from flashinfer_bench.bench.backends import choose_devices
@@ -9,25 +5,22 @@ from flashinfer_bench.bench.timing import pick_timer
 from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 class TestDevices:
     @pytest.fixture
-    def cards(self, monkeypatch: pytest.MonkeyPatch) -> Any:
-        def there_are(*names: str) -> None:
+    def cards(self, monkeypatch):
+        def there_are(*names):
             monkeypatch.setattr("flashinfer_bench.tensors.list_cuda_devices", lambda: list(names))
 
         return there_are
 
-    def test_best_there_is(self, cards: Any) -> None:
+    def test_best_there_is(self, cards):
         cards()
         assert choose_devices(None) == ["cpu"]
         cards("cuda:0", "cuda:1")
         assert choose_devices(None) == ["cuda:0", "cuda:1"]
 
-    def test_absent_one(self, cards: Any) -> None:
+    def test_absent_one(self, cards):
         cards()
         with pytest.raises(CapabilityError, match=r"no device 'cuda:0'; .* no CUDA device"):
             choose_devices("cuda:0")
@@ -39,13 +32,11 @@ class TestDevices:
 CUDA = {"devices": ("cuda",), "factory": "a:B"}
 
 
-def no_driver() -> Availability:
+def no_driver():
     return Availability(False, "no driver")
 
 
-def timers(
-    monkeypatch: pytest.MonkeyPatch, probe: Callable[[], Availability] = no_driver
-) -> Catalog:
+def timers(monkeypatch, probe=no_driver):
     import sys
     import types
 
@@ -59,21 +50,11 @@ def timers(
     )
 
 
-class TestTimer:
-    def test_best_one_needs_no_words(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with caplog.at_level("WARNING"):
-            assert pick_timer(timers(monkeypatch), "cpu")[0].name == "wall"
-            assert pick_timer(timers(monkeypatch), "cuda", "coarse")[0].name == "coarse"
-        assert caplog.messages == []
-
-
 class TestFit:
     """Timers that only trusted solutions may be timed with, or only with some caches."""
 
     @pytest.fixture
-    def catalog(self) -> Catalog:
+    def catalog(self):
         return Catalog.of(
             TimerSpec(name="again", repeats=True, caches=("cold",), priority=90, **CUDA),
             TimerSpec(name="partial", trusting=True, priority=80, **CUDA),
@@ -81,15 +62,13 @@ class TestFit:
             TimerSpec(name="plain", **CUDA),
         )
 
-    def test_only_by_name(self, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
+    def test_only_by_name(self, catalog, caplog):
         for trust in ("full", "off"):
             assert pick_timer(catalog, "cuda:0", trust=trust)[0].name == "plain"
         assert pick_timer(catalog, "cuda:0", cache="warm")[0].name == "warmth"
         assert caplog.messages == []
 
-    def test_repeated_calls_are_refused_unless_solutions_are_trusted(
-        self, catalog: Catalog
-    ) -> None:
+    def test_repeated_calls_are_refused_unless_solutions_are_trusted(self, catalog):
         with pytest.raises(ConfigError, match="answered from memory; --trust full") as caught:
             pick_timer(catalog, "cuda:0", "again")
         assert caught.value.hint is not None
@@ -97,7 +76,7 @@ class TestFit:
         assert "another timer: plain" in caught.value.hint
         assert pick_timer(catalog, "cuda:0", "again", trust="off")[0].name == "again"
 
-    def test_caches_have_to_be_those_asked_for(self, catalog: Catalog) -> None:
+    def test_caches_have_to_be_those_asked_for(self, catalog):
         with pytest.raises(ConfigError, match="'again' supports only cold caches") as caught:
             pick_timer(catalog, "cuda", "again", trust="off", cache="warm")
         assert "--cache cold" in str(caught.value.hint)
@@ -105,14 +84,10 @@ class TestFit:
             pick_timer(catalog, "cuda", "warmth")
 
 
-class TestNote:
+def test_the_note_of_a_weaker_timer_says_why_and_what_to_do(monkeypatch, caplog):
     """What is to be stored with the latencies of a weaker timer."""
-
-    def test_it_says_why_and_what_to_do(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        answer = Availability(False, "no driver", "get one")
-        timer, note = pick_timer(timers(monkeypatch, lambda: answer), "cuda:1")
-        wanted = "timing cuda:1 with 'coarse', because 'fine' cannot be used: no driver (get one)"
-        assert (timer.name, note) == ("coarse", wanted)
-        assert caplog.messages == [wanted]
+    answer = Availability(False, "no driver", "get one")
+    timer, note = pick_timer(timers(monkeypatch, lambda: answer), "cuda:1")
+    wanted = "timing cuda:1 with 'coarse', because 'fine' cannot be used: no driver (get one)"
+    assert (timer.name, note) == ("coarse", wanted)
+    assert caplog.messages == [wanted]

@@ -1,17 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
-from flashinfer_bench.bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig
+from flashinfer_bench.bench import BenchmarkConfig, EvalConfig
 from flashinfer_bench.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def write(tmp_path: Path, text: str) -> Path:
+def write(tmp_path, text):
     path = tmp_path / "bench.yaml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -39,11 +32,11 @@ class TestValidation:
             ("op_type_config", {"moe": 3}),
         ],
     )
-    def test_refused_with_the_field_named(self, field: str, value: Any) -> None:
+    def test_refused_with_the_field_named(self, field, value):
         with pytest.raises(ConfigError, match=field):
             BenchmarkConfig(**{field: value})
 
-    def test_assignment_is_checked_too(self) -> None:
+    def test_assignment_is_checked_too(self):
         config = BenchmarkConfig()
         with pytest.raises(ConfigError, match="iterations"):
             config.iterations = 0
@@ -52,7 +45,7 @@ class TestValidation:
 
 
 class TestYaml:
-    def test_reads_all_layers(self, tmp_path: Path) -> None:
+    def test_reads_all_layers(self, tmp_path):
         path = write(
             tmp_path,
             """
@@ -70,11 +63,11 @@ class TestYaml:
         assert config.definition_config["gemm_a"].num_trials == 9
         assert config.explicit_fields == {"warmup_runs"}
 
-    def test_no_objects_are_built(self, tmp_path: Path) -> None:
+    def test_no_objects_are_built(self, tmp_path):
         with pytest.raises(ConfigError, match="not valid YAML"):
             BenchmarkConfig.from_yaml(write(tmp_path, "a: !!python/object/apply:os.getpid []"))
 
-    def test_bad_override_is_not_blamed_on_the_file(self, tmp_path: Path) -> None:
+    def test_bad_override_is_not_blamed_on_the_file(self, tmp_path):
         path = write(tmp_path, "iterations: 20")
         with pytest.raises(ConfigError, match=r"^iterations:"):
             BenchmarkConfig.from_yaml(path, iterations=0)
@@ -83,10 +76,10 @@ class TestYaml:
 
 
 class TestLayers:
-    def resolve(self, config: BenchmarkConfig, problems: Any, **changes: Any) -> ResolvedEvalConfig:
+    def resolve(self, config, problems, **changes):
         return config.resolve_eval_config(problems.definition(**changes))
 
-    def test_top_level_of_a_file_is_a_default(self, tmp_path: Path, problems: Any) -> None:
+    def test_top_level_of_a_file_is_a_default(self, tmp_path, problems):
         text = "rtol: 0.5\ndefinition_config: {double: {rtol: 0.3}}"
         path = write(tmp_path, text)
         assert self.resolve(BenchmarkConfig.from_yaml(path), problems).rtol == 0.3
@@ -94,12 +87,12 @@ class TestLayers:
         assert self.resolve(BenchmarkConfig.from_yaml(path, rtol=0.7), problems).rtol == 0.7
 
     @pytest.mark.parametrize("make", [BenchmarkConfig, BenchmarkConfig.default])
-    def test_packaged_layer_always_applies(self, make: Any, problems: Any) -> None:
+    def test_packaged_layer_always_applies(self, make, problems):
         assert self.resolve(make(), problems, op_type="moe").required_matched_ratio == 0.95
         explicit = make(required_matched_ratio=1.0)
         assert self.resolve(explicit, problems, op_type="moe").required_matched_ratio == 1.0
 
-    def test_extra_is_merged_key_by_key(self, problems: Any) -> None:
+    def test_extra_is_merged_key_by_key(self, problems):
         config = BenchmarkConfig(
             op_type_config={"sampling": EvalConfig(extra={"sampling_tvd_threshold": 0.1, "a": 1})},
             definition_config={"double": EvalConfig(extra={"a": 2, "b": 3})},

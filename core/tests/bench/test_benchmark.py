@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 import pytest
@@ -16,44 +16,39 @@ from flashinfer_bench.errors import (
 )
 from flashinfer_bench.plugins import hookimpl, hookspecs
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flashinfer_bench.data import Trace, TraceSet
-
 CONFIG = {"device": "cpu", "warmup_runs": 1, "iterations": 2, "num_trials": 1}
 
 
 class Diary(RunObserver):
     """Writes down what it is told."""
 
-    def __init__(self) -> None:
-        self.entries: list[Any] = []
+    def __init__(self):
+        self.entries = []
 
-    def started(self, total: int) -> None:
+    def started(self, total):
         self.entries.append(("started", total))
 
-    def evaluation_started(self, definition: str, workload: Any, solution: str) -> None:
+    def evaluation_started(self, definition, workload, solution):
         self.entries.append(("begins", definition, workload.uuid, solution))
 
-    def evaluation_finished(self, trace: Trace) -> None:
+    def evaluation_finished(self, trace):
         assert trace.evaluation is not None
         self.entries.append(("ends", trace.solution, str(trace.evaluation.status)))
 
-    def skipped(self, skipped: Any) -> None:
+    def skipped(self, skipped):
         self.entries.append(("skipped", skipped.kind, skipped.solution))
 
-    def finished(self) -> None:
+    def finished(self):
         self.entries.append(("finished",))
 
 
 @pytest.fixture
-def benchmark_of(executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def benchmark_of(executor, catalog, monkeypatch):
     """Make benchmarks whose candidates are fakes; all of them are closed in the end."""
     monkeypatch.setattr("flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor)
-    made: list[Benchmark] = []
+    made = []
 
-    def make(dataset: TraceSet, *observers: RunObserver, **settings: Any) -> Benchmark:
+    def make(dataset, *observers, **settings):
         config = BenchmarkConfig(**{**CONFIG, **settings})
         made.append(Benchmark(dataset, config, observers=observers, catalog=catalog))
         return made[-1]
@@ -63,11 +58,11 @@ def benchmark_of(executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch) -
         item.close()
 
 
-def statuses(traces: Any) -> list[tuple[str, str]]:
+def statuses(traces):
     return [(trace.solution, str(trace.evaluation.status)) for trace in traces]
 
 
-def stored_lines(root: Path) -> list[Any]:
+def stored_lines(root):
     return [
         json.loads(line)
         for path in sorted((root / "traces").rglob("*.jsonl"))
@@ -75,34 +70,20 @@ def stored_lines(root: Path) -> list[Any]:
     ]
 
 
-class TestRun:
-    def test_results_and_disk(self, benchmark_of: Any, problems: Any, tmp_path: Path) -> None:
-        wrong = problems.solution("def run(x): return x", "wrong")
-        dataset = problems.dataset(problems.good("a"), wrong, root=tmp_path, workloads=2)
-        found = benchmark_of(dataset).run_all()
-        expected = [("a", "PASSED"), ("wrong", "INCORRECT_NUMERICAL")] * 2
-        assert statuses(found.traces["double"]) == expected
-        assert statuses(dataset.traces["double"]) == expected
-        assert [line["solution"] for line in stored_lines(tmp_path)] == ["a", "wrong"] * 2
-        assert found.definitions == dataset.definitions
-        assert found.root == dataset.root
-
-    def test_evaluate_stores_nothing_until_flush(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path
-    ) -> None:
-        dataset = problems.dataset(problems.good("a"), root=tmp_path)
-        benchmark = benchmark_of(dataset)
-        assert statuses(benchmark.evaluate().traces["double"]) == [("a", "PASSED")]
-        assert stored_lines(tmp_path) == []
-        assert dataset.traces == {}
-        benchmark.flush()
-        benchmark.flush()
-        assert len(stored_lines(tmp_path)) == 1
-        assert len(dataset.traces["double"]) == 1
+def test_evaluate_stores_nothing_until_flush(benchmark_of, problems, tmp_path):
+    dataset = problems.dataset(problems.good("a"), root=tmp_path)
+    benchmark = benchmark_of(dataset)
+    assert statuses(benchmark.evaluate().traces["double"]) == [("a", "PASSED")]
+    assert stored_lines(tmp_path) == []
+    assert dataset.traces == {}
+    benchmark.flush()
+    benchmark.flush()
+    assert len(stored_lines(tmp_path)) == 1
+    assert len(dataset.traces["double"]) == 1
 
 
 class TestObservers:
-    def test_are_told_everything_in_order(self, benchmark_of: Any, problems: Any) -> None:
+    def test_are_told_everything_in_order(self, benchmark_of, problems):
         diary = Diary()
         dataset = problems.dataset(
             problems.good("a"),
@@ -120,11 +101,9 @@ class TestObservers:
             ("finished",),
         ]
 
-    def test_one_that_raises_ends_the_run(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path
-    ) -> None:
+    def test_one_that_raises_ends_the_run(self, benchmark_of, problems, tmp_path):
         class Bad(Diary):
-            def evaluation_finished(self, trace: Trace) -> None:
+            def evaluation_finished(self, trace):
                 raise LookupError("terminal is gone")
 
         bad = Bad()
@@ -136,7 +115,7 @@ class TestObservers:
 
 
 class TestSkips:
-    def test_failing_reference_is_nobodys_trace(self, benchmark_of: Any, problems: Any) -> None:
+    def test_failing_reference_is_nobodys_trace(self, benchmark_of, problems):
         broken = problems.definition("broken", reference="def run(x):\n    return 1 / 0")
         diary = Diary()
         dataset = problems.dataset(
@@ -154,47 +133,14 @@ class TestSkips:
         assert ("started", 2) in diary.entries
         assert ("skipped", "reference", "a") in diary.entries
 
-    def test_a_timer_that_is_not_there_is_told_once(self, benchmark_of: Any, problems: Any) -> None:
+    def test_a_timer_that_is_not_there_is_told_once(self, benchmark_of, problems):
         benchmark = benchmark_of(problems.dataset(problems.good("a")), timer="absent")
         with pytest.raises(CapabilityError, match="absent"):
             benchmark.run_all()
         assert benchmark.skipped == ()
 
 
-class TestResume:
-    def test_decided_ones_are_left_out(
-        self, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        diary = Diary()
-        dataset = problems.dataset(
-            problems.good("a"),
-            problems.solution("def run(x): return 1 / 0", "raises"),
-            problems.solution("def run(x): raise Crash", "crashes"),
-            problems.solution("def run(x): raise Hang", "hangs"),
-        )
-        benchmark = benchmark_of(dataset, diary)
-        benchmark.run_all()
-        diary.entries.clear()
-        again = benchmark.run_all(resume=True)
-        assert [name for name, _ in statuses(again.traces["double"])] == ["crashes", "hangs"]
-        assert diary.entries[0] == ("started", 2)
-
-    def test_nothing_left_starts_nothing(
-        self, benchmark_of: Any, problems: Any, executor: Any
-    ) -> None:
-        diary = Diary()
-        benchmark = benchmark_of(problems.dataset(problems.good("a")), diary)
-        benchmark.run_all()
-        executor.events.clear()
-        diary.entries.clear()
-        assert benchmark.run_all(resume=True).traces == {}
-        assert executor.events == []
-        assert diary.entries == [("started", 0), ("finished",)]
-
-
-def test_runs_within_a_with_statement_share_processes(
-    benchmark_of: Any, problems: Any, executor: Any
-) -> None:
+def test_runs_within_a_with_statement_share_processes(benchmark_of, problems, executor):
     with benchmark_of(problems.dataset(problems.good("a"))) as benchmark:
         benchmark.run_all()
         benchmark.run_all()
@@ -205,21 +151,17 @@ def test_runs_within_a_with_statement_share_processes(
 
 
 class TestErrors:
-    def test_no_processes(
-        self, benchmark_of: Any, problems: Any, executor: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_no_processes(self, benchmark_of, problems, executor, caplog):
         executor.broken = True
         with pytest.raises(RunnerFatalError, match="no process"):
             benchmark_of(problems.dataset(problems.good("a"))).run_all()
         assert executor.closed == 1
 
-    def test_full_disk_keeps_what_was_done(
-        self, benchmark_of: Any, problems: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_full_disk_keeps_what_was_done(self, benchmark_of, problems, monkeypatch):
         dataset = problems.dataset(problems.good("a"), problems.good("b"), workloads=2)
-        stored: list[Trace] = []
+        stored = []
 
-        def add(traces: list[Trace]) -> None:
+        def add(traces):
             if len(stored) == 2:
                 raise StorageError("no space left")
             stored.extend(traces)
@@ -233,31 +175,16 @@ class TestErrors:
         benchmark.flush()
         assert [trace.solution for trace in stored] == ["a", "b", "a"]
 
-    def test_ctrl_c_keeps_what_was_done(
-        self, benchmark_of: Any, problems: Any, tmp_path: Path, executor: Any
-    ) -> None:
-        class Stop(RunObserver):
-            def evaluation_started(self, definition: str, workload: Any, solution: str) -> None:
-                if solution == "b":
-                    raise KeyboardInterrupt
-
-        dataset = problems.dataset(problems.good("a"), problems.good("b"), root=tmp_path)
-        with pytest.raises(KeyboardInterrupt):
-            benchmark_of(dataset, Stop()).run_all()
-        assert [line["solution"] for line in stored_lines(tmp_path)] == ["a"]
-        assert len(executor.of("close")) == len(executor.of("spawn"))
-        assert executor.closed == 1
-
 
 class TestLogLevel:
-    def level(self) -> int:
+    def level(self):
         return logging.getLogger("flashinfer_bench.bench").level
 
-    def test_config_stands_over_it(self, problems: Any) -> None:
+    def test_config_stands_over_it(self, problems):
         Benchmark(problems.dataset(), BenchmarkConfig(log_level="DEBUG"), log_level="ERROR")
         assert self.level() == logging.DEBUG
 
-    def test_unknown(self, problems: Any) -> None:
+    def test_unknown(self, problems):
         with pytest.raises(ConfigError, match="'LOUD' is not one of"):
             Benchmark(problems.dataset(), log_level="LOUD")
 
@@ -266,33 +193,33 @@ class TestPlugins:
     """Lifecycle hooks of plugins, in a run."""
 
     @pytest.fixture
-    def plugin(self, catalog: Any) -> Any:
-        told: list[Any] = []
+    def plugin(self, catalog):
+        told = []
 
         class Plugin:
             veto: Any = None
             provenance: Any = None
 
             @hookimpl
-            def fib_run_started(self, run: Any) -> None:
+            def fib_run_started(self, run):
                 told.append(("started", run.total))
 
             @hookimpl
-            def fib_evaluated(self, trace: Trace) -> None:
+            def fib_evaluated(self, trace):
                 assert trace.evaluation is not None
                 told.append((trace.solution, trace.evaluation.status.value))
 
             @hookimpl
-            def fib_run_finished(self, run: Any) -> None:
+            def fib_run_finished(self, run):
                 told.append(("finished", len(run.skipped)))
 
             @hookimpl
-            def fib_veto(self, run: Any, measurement: Any) -> Any:
+            def fib_veto(self, run, measurement):
                 assert run.device == "cpu"
                 return self.veto and f"{self.veto}: {len(measurement.samples_ms)} samples"
 
             @hookimpl
-            def fib_provenance(self, baseline: Any, solution: Any) -> Any:
+            def fib_provenance(self, baseline, solution):
                 assert (baseline.definition.name, solution.definition) == ("double", "double")
                 return self.provenance
 
@@ -304,7 +231,7 @@ class TestPlugins:
         plugin.told = told  # type: ignore[attr-defined]
         return plugin
 
-    def test_they_are_told_of_the_run(self, benchmark_of: Any, problems: Any, plugin: Any) -> None:
+    def test_they_are_told_of_the_run(self, benchmark_of, problems, plugin):
         wrong = problems.solution("def run(x): return x", "wrong")
         benchmark_of(problems.dataset(problems.good("a"), wrong)).run_all()
         assert plugin.told == [
@@ -315,25 +242,21 @@ class TestPlugins:
         ]
 
     @pytest.mark.parametrize("told", [None, {"seed": "x"}, {"host": 3, "driver": "1"}, {1: 2}])
-    def test_what_cannot_be_recorded_is_passed_over(
-        self, benchmark_of: Any, problems: Any, plugin: Any, told: Any
-    ) -> None:
+    def test_what_cannot_be_recorded_is_passed_over(self, benchmark_of, problems, plugin, told):
         plugin.provenance = told
         (trace,) = benchmark_of(problems.dataset(problems.good("a"))).run_all().traces["double"]
         assert trace.is_successful()
         assert trace.evaluation.provenance.driver is None
         assert isinstance(trace.evaluation.provenance.seed, int)
 
-    def test_provenance(self, benchmark_of: Any, problems: Any, plugin: Any) -> None:
+    def test_provenance(self, benchmark_of, problems, plugin):
         plugin.provenance = {"host": "abc", "job": "7", "device": "cuda:9"}
         (trace,) = benchmark_of(problems.dataset(problems.good("a"))).run_all().traces["double"]
         found = trace.evaluation.provenance
         assert (found.host, found.job) == ("abc", "7")
         assert found.device == "cpu"  # what core says itself stands over it
 
-    def test_a_veto_makes_it_a_runtime_error(
-        self, benchmark_of: Any, problems: Any, plugin: Any
-    ) -> None:
+    def test_a_veto_makes_it_a_runtime_error(self, benchmark_of, problems, plugin):
         plugin.veto = "too quick"
         found = benchmark_of(problems.dataset(problems.good("a"))).run_all()
         (trace,) = found.traces["double"]

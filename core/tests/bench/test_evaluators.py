@@ -1,28 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Optional
-
 import pytest
 import torch
 
 from flashinfer_bench.bench import BenchmarkConfig, DefaultEvaluator, resolve_evaluator
-from flashinfer_bench.bench.evaluators import Check, Trial
-from flashinfer_bench.data import EvaluationStatus, TensorSpec
+from flashinfer_bench.bench.evaluators import Trial
+from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.errors import PluginLoadError
 from flashinfer_bench.plugins import Catalog, EvaluatorSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PASSED = EvaluationStatus.PASSED
 NUMERICAL = EvaluationStatus.INCORRECT_NUMERICAL
 
 
 @pytest.fixture
-def check(problems: Any, settings: Any, evaluator: DefaultEvaluator) -> Callable[..., Check]:
+def check(problems, settings, evaluator):
     """Judge outputs against expected ones; the definition has one 4x3 output if none is given."""
 
-    def judge(expected: list[Any], *calls: list[Any], **options: Any) -> Check:
+    def judge(expected, *calls, **options):
         definition = options.pop("definition", problems.definition())
         trial = Trial(index=1, seed=5, inputs=[], expected=expected)
         return evaluator.check(definition, problems.workload(), trial, calls, settings(**options))
@@ -32,14 +25,12 @@ def check(problems: Any, settings: Any, evaluator: DefaultEvaluator) -> Callable
 
 class TestDefaultOnTimedCalls:
     @pytest.fixture
-    def check_timed(
-        self, problems: Any, settings: Any, evaluator: DefaultEvaluator
-    ) -> Callable[[torch.Tensor], Check]:
+    def check_timed(self, problems, settings, evaluator):
         trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
         parts = problems.definition(), problems.workload(), trial
         return lambda actual: evaluator.check_timed(*parts, [actual], settings(atol=0.1))
 
-    def test_right(self, check_timed: Callable[[torch.Tensor], Check]) -> None:
+    def test_right(self, check_timed):
         """Nobody reads how its errors are distributed."""
         found = check_timed(torch.full((4, 3), 1.0625))
         assert found.passed
@@ -47,7 +38,7 @@ class TestDefaultOnTimedCalls:
         assert found.correctness.max_absolute_error == 0.0625
         assert found.correctness.extra == {"matched_ratio": 1.0}
 
-    def test_wrong(self, check_timed: Callable[[torch.Tensor], Check]) -> None:
+    def test_wrong(self, check_timed):
         found = check_timed(torch.full((4, 3), 2.0))
         assert found.status == NUMERICAL
         assert found.correctness is not None
@@ -59,10 +50,8 @@ class TestLooseTolerance:
     """What passes within 0.01 and not by dtype, here float32, is marked."""
 
     @pytest.fixture
-    def checked(
-        self, problems: Any, evaluator: DefaultEvaluator
-    ) -> Callable[..., tuple[list[Check], dict[str, Any]]]:
-        def check(*outputs: torch.Tensor, **settings: Any) -> tuple[list[Check], dict[str, Any]]:
+    def checked(self, problems, evaluator):
+        def check(*outputs, **settings):
             parts = problems.definition(), problems.workload()
             config = BenchmarkConfig(**settings).resolve_eval_config(*parts)
             trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
@@ -71,7 +60,7 @@ class TestLooseTolerance:
 
         return check
 
-    def test_in_one_of_several_trials(self, checked: Callable[..., Any]) -> None:
+    def test_in_one_of_several_trials(self, checked):
         right, off = torch.ones(4, 3), torch.ones(4, 3)
         off[0] += 0.005
         checks, extra = checked(right, off, right)
@@ -88,22 +77,18 @@ class TestLooseTolerance:
             ({"required_matched_ratio": 0.75}, True),  # would do by dtype as well
         ],
     )
-    def test_not_what_is_no_default(
-        self, checked: Callable[..., Any], settings: dict[str, Any], passed: bool
-    ) -> None:
+    def test_not_what_is_no_default(self, checked, settings, passed):
         off = torch.ones(4, 3)
         off[0] += 0.005
         (check,), extra = checked(off, **settings)
         assert check.passed is passed
         assert "loose_tolerance" not in extra
 
-    def test_nor_what_either_error_allows(self, checked: Callable[..., Any]) -> None:
+    def test_nor_what_either_error_allows(self, checked):
         assert "loose_tolerance" not in checked(torch.full((4, 3), 1.0009))[1]
 
     @pytest.mark.parametrize(("value", "marked"), [(1.0005, False), (1.005, True), (1.05, None)])
-    def test_timed_calls_that_are_right_by_it_alone(
-        self, problems: Any, evaluator: DefaultEvaluator, value: float, marked: Optional[bool]
-    ) -> None:
+    def test_timed_calls_that_are_right_by_it_alone(self, problems, evaluator, value, marked):
         parts = problems.definition(), problems.workload()
         trial = Trial(index=0, seed=5, inputs=[], expected=[torch.ones(4, 3)])
         config = BenchmarkConfig().resolve_eval_config(*parts)
@@ -121,75 +106,39 @@ class TestLooseTolerance:
             ({}, (2**-10, 2**-10)),
         ],
     )
-    def test_what_somebody_has_set_stays(self, problems: Any, own: Any, strict: Any) -> None:
+    def test_what_somebody_has_set_stays(self, problems, own, strict):
         definition = problems.definition(tolerance=own)
         found = BenchmarkConfig().resolve_eval_config(definition).by_dtype(definition, "y")
         assert (None if found is None else (found.atol, found.rtol)) == strict
 
 
-class TestDefault:
-    def test_wrong(self, check: Callable[..., Check]) -> None:
-        actual = torch.ones(4, 3)
-        actual[2, 1] = 3.0
-        found = check([torch.ones(4, 3)], [actual])
-        assert found.status == NUMERICAL
-        assert found.correctness is not None
-        assert found.correctness.extra == {
-            "matched_ratio": 11 / 12,
-            "error_histogram": {
-                "output": "y",
-                "absolute": {"<1e-12": 11, "1e+00": 1},
-                "relative": {"<1e-12": 11, "1e+00": 1},
-            },
-            "required_matched_ratio": 1.0,
-            "nonfinite_mismatches": 0,
-            "first_failing": {
-                "output": "y",
-                "index": [2, 1],
-                "trial": 1,
-                "actual": 3.0,
-                "expected": 1.0,
-            },
-        }
-        assert found.message == (
-            "output 'y': 11 of 12 elements match, largest error 2 absolute, 2 relative; "
-            "first at [2, 1]: 3 instead of 1"
-        )
-
-    def test_ratio_allows_a_few(self, check: Callable[..., Check]) -> None:
-        actual = torch.ones(4, 3)
-        actual[0, 0] = 9.0
-        lenient = check([torch.ones(4, 3)], [actual], required_matched_ratio=0.9)
-        assert lenient.passed
-        assert lenient.correctness is not None
-        extra = lenient.correctness.extra
-        assert extra is not None
-        assert extra["matched_ratio"] == pytest.approx(11 / 12)
-        assert extra["first_failing"]["index"] == [0, 0]
-        strict = check([torch.ones(4, 3)], [actual], required_matched_ratio=0.95)
-        assert strict.status == NUMERICAL
-        assert "(0.916667 < 0.95)" in strict.message
-
-    def test_every_output_counts(self, check: Callable[..., Check], problems: Any) -> None:
-        definition = problems.definition(
-            outputs={
-                "y": TensorSpec(shape=["n", "k"], dtype="float32"),
-                "top": TensorSpec(shape=["n"], dtype="int64"),
-                "s": TensorSpec(shape=None, dtype="float32"),
-            }
-        )
-        expected = [torch.ones(4, 3), torch.arange(4), torch.tensor(2.0)]
-        right = [torch.ones(4, 3), torch.arange(4), 2.0]
-        assert check(expected, right, definition=definition).passed
-        wrong = [torch.ones(4, 3), torch.arange(4), 3.0]
-        found = check(expected, wrong, definition=definition)
-        assert found.correctness is not None
-        assert found.correctness.extra is not None
-        assert found.correctness.extra["matched_ratio"] == 0.0
-        assert found.correctness.extra["first_failing"]["output"] == "s"
-        off_by_one = [torch.ones(4, 3), torch.tensor([0, 1, 2, 4]), 2.0]
-        found = check(expected, off_by_one, definition=definition, rtol=1.0, atol=1.0)
-        assert found.status == NUMERICAL
+def test_what_is_told_of_wrong_outputs(check):
+    actual = torch.ones(4, 3)
+    actual[2, 1] = 3.0
+    found = check([torch.ones(4, 3)], [actual])
+    assert found.status == NUMERICAL
+    assert found.correctness is not None
+    assert found.correctness.extra == {
+        "matched_ratio": 11 / 12,
+        "error_histogram": {
+            "output": "y",
+            "absolute": {"<1e-12": 11, "1e+00": 1},
+            "relative": {"<1e-12": 11, "1e+00": 1},
+        },
+        "required_matched_ratio": 1.0,
+        "nonfinite_mismatches": 0,
+        "first_failing": {
+            "output": "y",
+            "index": [2, 1],
+            "trial": 1,
+            "actual": 3.0,
+            "expected": 1.0,
+        },
+    }
+    assert found.message == (
+        "output 'y': 11 of 12 elements match, largest error 2 absolute, 2 relative; "
+        "first at [2, 1]: 3 instead of 1"
+    )
 
 
 class TopK(DefaultEvaluator):
@@ -199,13 +148,13 @@ class TopK(DefaultEvaluator):
 
 
 class TestResolve:
-    def catalog(self, factory: str, **options: Any) -> Catalog:
+    def catalog(self, factory, **options):
         default = EvaluatorSpec(
             name="default", factory="flashinfer_bench.bench.evaluators:DefaultEvaluator", priority=0
         )
         return Catalog.of(default, EvaluatorSpec(name="topk", factory=factory, **options))
 
-    def test_by_op_type_and_by_name(self, problems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_by_op_type_and_by_name(self, problems, monkeypatch):
         import sys
         import types
 
@@ -219,7 +168,7 @@ class TestResolve:
             resolve_evaluator(problems.definition(), "default", catalog=catalog).name == "default"
         )
 
-    def test_what_is_no_evaluator(self, problems: Any) -> None:
+    def test_what_is_no_evaluator(self, problems):
         catalog = self.catalog("math:sqrt", op_types=("dsa",))
         with pytest.raises(PluginLoadError, match="not a subclass of Evaluator"):
             resolve_evaluator(problems.definition(op_type="dsa"), catalog=catalog)

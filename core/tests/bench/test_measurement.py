@@ -1,15 +1,12 @@
 """Which measurement a run takes, and what the basic one makes of solutions."""
 
-from __future__ import annotations
-
 import sys
-from typing import Any
 
 import pytest
 
 from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig, PersistentRunner
-from flashinfer_bench.bench.evaluators import Check, DefaultEvaluator
+from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 from flashinfer_bench.plugins import Catalog, EvaluatorSpec, MeasurementSpec
 
@@ -39,32 +36,29 @@ SOURCES = {
 
 
 @pytest.fixture
-def run(problems: Any, executor: Any, catalog: Catalog) -> Any:
+def run(problems, executor, catalog):
     """``run(config, *specs)``: evaluations of all solutions, with more records in the catalog."""
 
-    def run(config: BenchmarkConfig = CONFIG, *specs: Any, **sources: str) -> dict[str, Any]:
+    def run(config=CONFIG, *specs, **sources):
         known = Catalog.of(*(entry.spec for entry in catalog), *specs)
         definition = problems.definition(reference="SAMPLES = [6.0]\ndef run(x): return x * 2")
         solutions = [problems.solution(text, name) for name, text in (sources or SOURCES).items()]
         with PersistentRunner("cpu", executor=executor, catalog=known) as runner:
-            found: dict[str, Any] = runner.run_workload(
-                definition, problems.workload(), solutions, config
-            )
-        return found
+            return runner.run_workload(definition, problems.workload(), solutions, config)
 
     return run
 
 
 class TestBasic:
     @pytest.mark.parametrize(("name", "status", "transient", "log"), WHICH)
-    def test_statuses(self, run: Any, name: str, status: str, transient: bool, log: str) -> None:
+    def test_statuses(self, run, name, status, transient, log):
         found = run(**{name: SOURCES[name]})[name]
         assert (found.status, found.provenance.transient) == (status, transient)
         assert log in found.log
         assert found.provenance.extra["measurement"] == "basic"
         assert found.provenance.seed == 5
 
-    def test_record(self, run: Any, executor: Any) -> None:
+    def test_record(self, run, executor):
         found = run()["good"]
         assert found.log == "--- output ---\nhello"
         times, told = found.performance, found.provenance
@@ -79,14 +73,12 @@ class TestBasic:
         assert "integrity" not in found.correctness.extra
         assert (told.timer, told.evaluator, told.build_s) == ("clock", "default 2", 0.25)
 
-    def test_without_a_latency_of_the_reference(self, run: Any) -> None:
+    def test_without_a_latency_of_the_reference(self, run):
         found = run(CONFIG.model_copy(update={"profile_baseline": False}))["good"]
         assert (found.performance.latency_ms, found.performance.speedup_factor) == (1.5, 0.0)
         assert found.provenance.timing["reference"] == "not"
 
-    def test_it_holds_no_clocks(
-        self, problems: Any, executor: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_holds_no_clocks(self, problems, executor, catalog, monkeypatch):
         monkeypatch.setattr(
             "flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor
         )
@@ -100,7 +92,7 @@ class TestBasic:
         assert "fib-judge==" in (caught.value.hint or "")
         assert not executor.of("load")
 
-    def test_an_evaluator_that_raises_is_not_the_solutions_fault(self, run: Any) -> None:
+    def test_an_evaluator_that_raises_is_not_the_solutions_fault(self, run):
         spec = EvaluatorSpec(name="broken", factory=f"{__name__}:Broken")
         sys.modules.setdefault(__name__, sys.modules[Broken.__module__])
         config = CONFIG.model_copy(update={"evaluator": "broken"})
@@ -109,8 +101,8 @@ class TestBasic:
         assert found.log.startswith("evaluator 'broken' failed on these outputs: LookupError: oops")
 
     def test_a_failed_build_is_not_repeated_and_keeps_no_baseline(
-        self, problems: Any, executor: Any, catalog: Catalog
-    ) -> None:
+        self, problems, executor, catalog
+    ):
         broken = [problems.solution(SOURCES["no_module"], "broken")]
         definition = problems.definition()
         depths = []
@@ -129,28 +121,28 @@ class TestBasic:
 class Broken(DefaultEvaluator):
     name = "broken"
 
-    def check(self, *problem: Any) -> Check:
+    def check(self, *problem):
         raise LookupError("oops")
 
 
-def _depth(traceback: Any) -> int:
+def _depth(traceback):
     return 0 if traceback is None else 1 + _depth(traceback.tb_next)
 
 
 class TestChoice:
     @pytest.fixture(autouse=True)
-    def _strangers_in_reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _strangers_in_reach(self, monkeypatch):
         monkeypatch.syspath_prepend(PLUGIN_FOLDER)
 
     @staticmethod
-    def spec(name: str, factory: str, priority: int = 500, **options: Any) -> MeasurementSpec:
+    def spec(name, factory, priority=500, **options):
         factory = f"strangers_plugin:{factory}"
         devices = options.pop("devices", ("cpu",))
         return MeasurementSpec(
             name=name, factory=factory, devices=devices, priority=priority, **options
         )
 
-    def measured(self, run: Any, name: str | None, *specs: MeasurementSpec) -> str:
+    def measured(self, run, name, *specs):
         config = CONFIG.model_copy(update={"measurement": name})
         found = run(config, *specs, a="def run(x): return x * 2", b="def run(x): return x * 2")
         measured = [each.provenance.extra["measurement"] for each in found.values()]
@@ -161,7 +153,7 @@ class TestChoice:
             assert last == f"{first}, for the last time"
         return str(measured[0])
 
-    def test_the_highest_priority_goes_first(self, run: Any) -> None:
+    def test_the_highest_priority_goes_first(self, run):
         assert self.measured(run, None, self.spec("stranger", "Measured")) == "stranger"
         assert self.measured(run, None, self.spec("stranger", "Measured", -1)) == "basic"
         elsewhere = self.spec("stranger", "Measured", devices=("cuda",))
@@ -175,9 +167,7 @@ class TestChoice:
             ("Unnamed", "calls itself 'basic'"),
         ],
     )
-    def test_a_broken_one_loses_only_itself(
-        self, run: Any, factory: str, reason: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_broken_one_loses_only_itself(self, run, factory, reason, caplog):
         broken = self.spec("broken", factory)
         assert self.measured(run, None, broken) == "basic"
         assert reason in caplog.text

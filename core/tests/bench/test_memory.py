@@ -1,7 +1,5 @@
 """Memory of the judge's, as another process maps it."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -33,12 +31,12 @@ words[:8], words[4992:5000] = bytes([7]) * 8, bytes([9]) * 8
 """
 
 
-def exists(descriptor: int) -> bool:
+def exists(descriptor):
     return Path(f"/proc/self/fd/{descriptor}").exists()
 
 
 @contextmanager
-def limited(kind: int, most: int):
+def limited(kind, most):
     before = resource.getrlimit(kind)
     resource.setrlimit(kind, (most, before[1]))
     try:
@@ -131,20 +129,18 @@ class TestMemory:
         assert not exists(descriptor)
 
 
-class TestRefused:
+@pytest.mark.parametrize("limit", ["file", "address space", "descriptors"])
+def test_a_refusal_says_how_much_was_asked_for(limit):
     """By limits of this process, as by a system that has no more."""
-
-    @pytest.mark.parametrize("limit", ["file", "address space", "descriptors"])
-    def test_says_how_much_was_asked_for(self, limit):
-        held = len(list(Path("/proc/self/fd").iterdir()))
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        kind, most = {
-            "file": (resource.RLIMIT_FSIZE, 2**20),
-            "address space": (resource.RLIMIT_AS, pages * resource.getpagesize() + 2**20),
-            "descriptors": (resource.RLIMIT_NOFILE, 3),
-        }[limit]
-        with limited(kind, most), pytest.raises(CapabilityError) as caught:
-            Memory(32 * 2**20)
-        assert "32.0 MiB of shared memory" in caught.value.message
-        del caught
-        assert len(list(Path("/proc/self/fd").iterdir())) == held
+    held = len(list(Path("/proc/self/fd").iterdir()))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    kind, most = {
+        "file": (resource.RLIMIT_FSIZE, 2**20),
+        "address space": (resource.RLIMIT_AS, pages * resource.getpagesize() + 2**20),
+        "descriptors": (resource.RLIMIT_NOFILE, 3),
+    }[limit]
+    with limited(kind, most), pytest.raises(CapabilityError) as caught:
+        Memory(32 * 2**20)
+    assert "32.0 MiB of shared memory" in caught.value.message
+    del caught
+    assert len(list(Path("/proc/self/fd").iterdir())) == held

@@ -1,7 +1,5 @@
 """What an op family of a plugin decides: settings, evaluator, inputs and keys."""
 
-from __future__ import annotations
-
 import sys
 import types
 

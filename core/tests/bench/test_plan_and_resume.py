@@ -151,7 +151,11 @@ class TestResume:
 
     def test_what_has_changed_is_run_again(self, traced, problems, done):
         same = {"solution_hash": problems.good("a").hash()}
-        for extra, counts in ((same, 1), ({"solution_hash": "other"}, 0), ({"solution_hash": 3}, 1)):
+        for extra, counts in (
+            (same, 1),
+            ({"solution_hash": "other"}, 0),
+            ({"solution_hash": 3}, 1),
+        ):
             assert len(done(traced(provenance=Provenance(extra=extra)))) == counts
         assert done(traced())
         edited = problems.workload(uuid="w").model_copy(update={"axes": {"n": 5}})

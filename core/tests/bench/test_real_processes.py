@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,15 +16,10 @@ from flashinfer_bench.data import (
     Evaluation,
     ScalarInput,
     TensorSpec,
-    TraceSet,
     save_json_file,
     save_jsonl_file,
 )
 from flashinfer_bench.plugins import reset_default_catalog
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SETTINGS: dict[str, Any] = {
     "device": "cpu",
@@ -125,7 +120,7 @@ def run(x, scale, y, top, total):
 """
 
 
-def _dataset(problems: Any) -> TraceSet:
+def _dataset(problems):
     several = problems.definition(
         "several",
         inputs={
@@ -170,7 +165,7 @@ def _dataset(problems: Any) -> TraceSet:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def core_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def core_alone(tmp_path_factory):
     """No plugin is loaded but that of the tests, whatever is installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PLUGIN_FOLDER)
@@ -183,14 +178,14 @@ def core_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def benchmark(core_alone: None, problems: Any) -> Iterator[Benchmark]:
+def benchmark(core_alone, problems):
     """One fork server for all runs."""
     with Benchmark(_dataset(problems), BenchmarkConfig(**SETTINGS)) as benchmark:
         yield benchmark
 
 
 @pytest.fixture(scope="module")
-def found(benchmark: Benchmark) -> dict[str, Evaluation]:
+def found(benchmark):
     """What came of one run over all kinds of solutions, by their names."""
     names = ["double", "several", "dying"]
     config = BenchmarkConfig(**SETTINGS, definitions=names)
@@ -202,7 +197,7 @@ def found(benchmark: Benchmark) -> dict[str, Evaluation]:
 
 
 @pytest.mark.parametrize("name", BEHAVIOUR)
-def test_every_behaviour_gets_its_verdict(name: str, found: dict[str, Evaluation]) -> None:
+def test_every_behaviour_gets_its_verdict(name, found):
     _, status, transient, log = BEHAVIOUR[name]
     evaluation = found[name]
     assert evaluation.provenance is not None
@@ -212,7 +207,7 @@ def test_every_behaviour_gets_its_verdict(name: str, found: dict[str, Evaluation
     assert Evaluation.model_validate_json(evaluation.model_dump_json()) == evaluation
 
 
-def test_destinations_are_poisoned(found: dict[str, Evaluation]) -> None:
+def test_destinations_are_poisoned(found):
     assert found["destination"].status == "PASSED"
     evaluation = found["forgets_a_row"]
     assert evaluation.status == "INCORRECT_NUMERICAL"
@@ -222,7 +217,7 @@ def test_destinations_are_poisoned(found: dict[str, Evaluation]) -> None:
     assert evaluation.correctness.extra["first_failing"]["actual"] == "NaN"
 
 
-def test_hang_costs_its_time_limit_only(benchmark: Benchmark) -> None:
+def test_hang_costs_its_time_limit_only(benchmark):
     settings = {"timeout_seconds": 4, "profile_baseline": False, "definitions": ["slow"]}
     first, second = benchmark.evaluate(BenchmarkConfig(**SETTINGS, **settings)).traces["slow"]
     for trace in (first, second):
@@ -234,7 +229,7 @@ def test_hang_costs_its_time_limit_only(benchmark: Benchmark) -> None:
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_state_of_a_process(isolated: bool, benchmark: Benchmark) -> None:
+def test_state_of_a_process(isolated, benchmark):
     config = BenchmarkConfig(**SETTINGS, use_isolated_runner=isolated, definitions=["leaving"])
     logs = [trace.evaluation.log for trace in benchmark.evaluate(config).traces["leaving"]]
     first_pass, second_pass = logs[:2], logs[2:]
@@ -243,14 +238,14 @@ def test_state_of_a_process(isolated: bool, benchmark: Benchmark) -> None:
     assert [("found 0" in log) for log in second_pass] == [isolated, isolated]
 
 
-def test_spawn_executor(benchmark: Benchmark) -> None:
+def test_spawn_executor(benchmark):
     config = BenchmarkConfig(**SETTINGS, executor="spawn", solutions=["good", "exits"])
     traces = benchmark.evaluate(config).traces["double"]
     statuses = {trace.solution: str(trace.evaluation.status) for trace in traces}
     assert statuses == {"good": "PASSED", "exits": "RUNTIME_ERROR"}
 
 
-def _stored(problems: Any, root: Path, **sources: str) -> Path:
+def _stored(problems, root, **sources):
     """Write a dataset with the smallest problem and these solutions."""
     solutions = [problems.solution(source, name) for name, source in sources.items()]
     dataset = problems.dataset(*solutions)
@@ -265,11 +260,11 @@ class TestPluginsOfStrangers:
     """By the command line, as users do; the broken ones among them are only told of."""
 
     @pytest.fixture
-    def fib_run(self, problems: Any, tmp_path: Path) -> Any:
+    def fib_run(self, problems, tmp_path):
         source = "import os\nprint(os.environ.get('STRANGERS_SANDBOX'))\ndef run(x): return x * 2"
         root = _stored(problems, tmp_path / "dataset", good=source)
 
-        def run(*options: str, plugins: str = "candidate_test_plugin") -> Any:
+        def run(*options, plugins="candidate_test_plugin"):
             path = os.pathsep.join([str(PLUGIN_FOLDER), *(entry for entry in sys.path if entry)])
             env = {"FIB_PLUGINS": plugins, "FIB_STRICT_PLUGINS": "0", "PYTHONPATH": path}
             command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", str(root)]
@@ -285,7 +280,7 @@ class TestPluginsOfStrangers:
 
         return run
 
-    def test_none_at_all(self, fib_run: Any) -> None:
+    def test_none_at_all(self, fib_run):
         done, evaluations = fib_run("--sandbox", "strict")
         assert done.returncode == 4, done.stderr
         assert "fib-sandbox-linux==" in done.stderr
@@ -296,7 +291,7 @@ class TestPluginsOfStrangers:
         assert evaluation["provenance"]["extra"]["measurement"] == "basic"
         assert evaluation["log"] == "--- output ---\nNone"
 
-    def test_a_measurement_and_a_sandbox(self, fib_run: Any) -> None:
+    def test_a_measurement_and_a_sandbox(self, fib_run):
         plugins = "candidate_test_plugin,strangers_plugin"
         done, (evaluation,) = fib_run("--sandbox", "strict", plugins=plugins)
         assert done.returncode == 0, done.stderr
@@ -307,47 +302,3 @@ class TestPluginsOfStrangers:
         for kind in ("measurement", "sandbox"):
             assert done.stderr.count(f"{kind} 'raising' of") == 1
         assert "it has come apart" in done.stderr
-
-
-def has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
-@pytest.fixture
-def cuda_timers(core_alone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    pytest.importorskip("fib_timing_cuda", reason="core alone has no timer for CUDA")
-    monkeypatch.setenv("FIB_PLUGINS", f"{CORE_ALONE['FIB_PLUGINS']},fib_timing_cuda")
-    reset_default_catalog()
-    yield
-    monkeypatch.undo()
-    reset_default_catalog()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not has_cuda(), reason="needs a CUDA device")
-@pytest.mark.parametrize("isolated", [False, True])
-@pytest.mark.usefixtures("cuda_timers")
-def test_cuda(isolated: bool, problems: Any) -> None:
-    out_of_bounds = (
-        "import torch\n"
-        "def run(x):\n"
-        "    return x.flatten()[torch.full((4, 3), 2**40, device=x.device)]"
-    )
-    dataset = problems.dataset(
-        problems.good("a_good"),
-        problems.solution(out_of_bounds, "b_out_of_bounds"),
-        problems.solution("def run(x):\n    return x.cpu() * 2", "c_on_the_cpu"),
-        problems.solution("def run(x):\n    return x * 3", "d_wrong"),
-        problems.good("e_good"),
-        workloads=2,
-    )
-    settings = {**SETTINGS, "device": "cuda:0", "use_isolated_runner": isolated}
-    with Benchmark(dataset, BenchmarkConfig(**settings)) as benchmark:
-        found = benchmark.evaluate().traces["double"]
-    statuses = {trace.solution: str(trace.evaluation.status) for trace in found}
-    assert statuses["a_good"] == statuses["e_good"] == "PASSED"
-    assert statuses["b_out_of_bounds"] == "RUNTIME_ERROR"
-    assert statuses["d_wrong"] == "INCORRECT_NUMERICAL"
-    assert len(found) == 10

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +15,10 @@ from flashinfer_bench.bench.executors.base import (
 
 class TestLog:
     @given(st.text(max_size=50), st.text(max_size=50))
-    def test_can_always_be_stored(self, message: str, output: str) -> None:
+    def test_can_always_be_stored(self, message, output):
         make_log(message, output).encode("utf-8")
 
-    def test_flood_is_cut_in_the_middle(self) -> None:
+    def test_flood_is_cut_in_the_middle(self):
         log = make_log("the reason", "x" * 200_000 + "the end")
         assert len(log) <= MAX_LOG_CHARACTERS
         assert log.startswith("the reason\n")
@@ -29,7 +27,7 @@ class TestLog:
 
 
 @pytest.mark.parametrize("stage", ["load", "call", "time"])
-def test_a_language_that_compiles_when_it_is_called(stage: str) -> None:
+def test_a_language_that_compiles_when_it_is_called(stage):
     error = CandidateFailed("m", stage=stage, kind="K", traceback="log", about="build")  # type: ignore[arg-type]
     assert status_of(error) == "COMPILE_ERROR"
     assert not is_transient(error)
@@ -37,7 +35,7 @@ def test_a_language_that_compiles_when_it_is_called(stage: str) -> None:
 
 @pytest.mark.parametrize("about", ["capability", "storage"])
 @pytest.mark.parametrize("stage", ["compile", "load", "call", "time"])
-def test_what_a_call_says_about_the_machine_counts_while_it_builds(about: str, stage: str) -> None:
+def test_what_a_call_says_about_the_machine_counts_while_it_builds(about, stage):
     """The solution's own code may raise these: only building is believed."""
     error = CandidateFailed("m", stage=stage, kind="K", traceback="", about=about)  # type: ignore[arg-type]
     assert error.is_no_fault is (stage in ("compile", "load"))

@@ -1,11 +1,8 @@
 """The judge's part of the sandbox: which folders, which measures, and what is said of them."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,14 +20,14 @@ from flashinfer_bench.plugins import Catalog, SandboxSpec
 ALL = ("files", "mounts", "calls", "memory")  # of `Walls` in the plugin of strangers
 
 
-def spec(name: str, factory: str, **options: Any) -> SandboxSpec:
+def spec(name, factory, **options):
     factory = f"strangers_plugin:{factory}"
     options = {"platforms": (sys.platform,), **options}
     return SandboxSpec(name=name, factory=factory, **options)
 
 
 @pytest.fixture(autouse=True)
-def _strangers_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def _strangers_in_reach(monkeypatch):
     monkeypatch.syspath_prepend(PLUGIN_FOLDER)
 
 
@@ -38,7 +35,7 @@ WALLS = Catalog.of(spec("walls", "Walls"))
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
     for name in ("MEMORY_MB", "FILE_MB", "PROCESSES", "WRITABLE"):
         monkeypatch.delenv(f"FIB_SANDBOX_{name}", raising=False)
@@ -48,12 +45,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Confined:
     """Answers `confine` like a candidate of some system."""
 
-    def __init__(self, *missing: str, applied: tuple[str, ...] = ALL) -> None:
-        self.asked: list[list[str]] = []
+    def __init__(self, *missing, applied=ALL):
+        self.asked = []
         left = tuple(name for name in applied if name not in missing)
         self._answer = Confinement(left, dict.fromkeys(missing, "this kernel is old"))
 
-    def confine(self, writable: list[str], *, hidden: list[str], timeout_s: float) -> Confinement:
+    def confine(self, writable, *, hidden, timeout_s):
         assert not hidden
         assert timeout_s > 0
         self.asked.append(list(writable))
@@ -61,13 +58,13 @@ class Confined:
 
 
 @pytest.fixture
-def problem(problems: Any) -> Any:
+def problem(problems):
     solution = problems.good("a")
     return problems.definition(), solution
 
 
 class TestFolders:
-    def test_each_solution_has_its_own(self, problems: Any, cache: Path) -> None:
+    def test_each_solution_has_its_own(self, problems, cache):
         definition = problems.definition()
         first = writable_folders(definition, problems.solution("def run(x): return x", "a"))
         other = writable_folders(definition, problems.solution("def run(x): return 2 * x", "a"))
@@ -77,7 +74,7 @@ class TestFolders:
             assert Path(folder).is_dir()
             assert cache / "candidates" in Path(folder).parents
 
-    def test_empty_ones_go_after_a_run(self, problem: Any, problems: Any, cache: Path) -> None:
+    def test_empty_ones_go_after_a_run(self, problem, problems, cache):
         sandbox = Sandbox(catalog=WALLS)
         sandbox.confine(Confined(), *problem)
         other = problems.solution("def run(x): return x", "b")
@@ -94,9 +91,7 @@ class TestFolders:
 
 
 class TestLevels:
-    def test_auto_says_once_what_is_missing(
-        self, problem: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_auto_says_once_what_is_missing(self, problem, caplog):
         sandbox = Sandbox("auto", WALLS)
         with caplog.at_level(logging.WARNING):
             sandbox.confine_compiler(Confined())  # lacks nothing: there is nothing to say yet
@@ -105,9 +100,7 @@ class TestLevels:
         (record,) = caplog.records
         assert "files (this kernel is old); calls (this kernel is old)" in record.message
 
-    def test_an_executor_without_any_is_told(
-        self, problem: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_executor_without_any_is_told(self, problem, caplog):
         Sandbox("auto", WALLS).confine(Confined(applied=()), *problem)
         assert "this executor has none" in caplog.text
 
@@ -115,13 +108,13 @@ class TestLevels:
         ("missing", "lacking"),
         [(("files", "mounts"), "writing"), (("calls",), "debugging"), (ALL, "writing")],
     )
-    def test_strict_refuses(self, problem: Any, missing: tuple[str, ...], lacking: str) -> None:
+    def test_strict_refuses(self, problem, missing, lacking):
         with pytest.raises(CapabilityError, match=f"cannot be kept from {lacking}") as caught:
             Sandbox("strict", WALLS).confine(Confined(*missing), *problem)
         assert f"{missing[0]}: this kernel is old" in str(caught.value)
         assert "--sandbox auto" in (caught.value.hint or "")
 
-    def test_memory_is_limited_on_the_cpu_only(self, problem: Any) -> None:
+    def test_memory_is_limited_on_the_cpu_only(self, problem):
         sandbox = Sandbox("strict", WALLS)
         assert sandbox.confine(Confined("memory"), *problem, device="cuda:0") is not None
         with pytest.raises(CapabilityError, match="taking all memory"):
@@ -129,7 +122,7 @@ class TestLevels:
 
 
 class TestWhich:
-    def test_none_is_installed(self, problem: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_none_is_installed(self, problem, caplog):
         nothing = Catalog.of(spec("elsewhere", "Walls", platforms=("beos",)))
         sandbox = Sandbox("auto", nothing)
         for _ in range(3):
@@ -150,9 +143,7 @@ class TestWhich:
             ("Nobody", "is not a SandboxMethod"),
         ],
     )
-    def test_a_broken_one_loses_only_itself(
-        self, factory: str, reason: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_broken_one_loses_only_itself(self, factory, reason, caplog):
         broken = spec("broken", factory, priority=900)
         found = pick_sandbox(Catalog.of(broken, spec("walls", "Walls")))
         assert type(found).__name__ == "Walls"
@@ -165,14 +156,12 @@ class TestWhich:
 
 class TestWhere:
     @pytest.fixture
-    def asked(self, executor: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    def asked(self, executor, monkeypatch):
         """What candidates were told, with the events around it."""
-        events: list[tuple[str, int]] = executor.events
+        events = executor.events
         kind = type(executor.spawn())
 
-        def confine(
-            self: Any, writable: list[str], *, hidden: list[str], timeout_s: float
-        ) -> Confinement:
+        def confine(self, writable, *, hidden, timeout_s):
             events.append(("confine", self.pid, len(writable)))
             return Confinement(ALL)
 
@@ -180,7 +169,7 @@ class TestWhere:
         events.clear()
         return events
 
-    def test_a_worker_before_it_loads(self, executor: Any, asked: Any, problem: Any) -> None:
+    def test_a_worker_before_it_loads(self, executor, asked, problem):
         pool = WorkerPool(executor, keep=1, sandbox=Sandbox(catalog=WALLS))
         for _ in range(2):
             with pool.worker(("a",)) as worker:
@@ -188,7 +177,7 @@ class TestWhere:
                 assert worker.confinement == Confinement(ALL)
         assert [event[0] for event in asked] == ["spawn", "confine", "load"]
 
-    def test_a_process_that_compiles(self, executor: Any, asked: Any, problems: Any) -> None:
+    def test_a_process_that_compiles(self, executor, asked, problems):
         build = Build(problems.definition(), problems.compiled("a"))
         options = {"jobs": 1, "timeout_s": 5, "overlap": True, "sandbox": Sandbox(catalog=WALLS)}
         ahead = BuildAhead([build], executor, **options)
@@ -198,9 +187,7 @@ class TestWhere:
         assert [event[0] for event in asked][:3] == ["spawn", "confine", "compile"]
 
 
-def test_strict_refuses_before_anything_is_evaluated(
-    problems: Any, executor: Any, catalog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strict_refuses_before_anything_is_evaluated(problems, executor, catalog, monkeypatch):
     monkeypatch.setattr("flashinfer_bench.bench.benchmark.make_executor", lambda *names: executor)
     dataset = problems.dataset(problems.good("a"))
     config = BenchmarkConfig(sandbox="strict", device="cpu")

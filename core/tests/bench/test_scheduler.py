@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -7,7 +5,6 @@ import threading
 import time
 from concurrent import futures
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
@@ -20,21 +17,21 @@ from flashinfer_bench.errors import RunnerFatalError
 class StubRunner:
     """Only what the scheduler asks of a runner."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device):
         self.device = device
         self.stop = threading.Event()
-        self.closed_by: list[str] = []
+        self.closed_by = []
 
-    def interrupt(self) -> None:
+    def interrupt(self):
         self.stop.set()
 
-    def close(self) -> None:
+    def close(self):
         self.closed_by.append(threading.current_thread().name)
 
 
 @pytest.fixture
-def items(problems: Any) -> Any:
-    def make(**counts: int) -> list[WorkItem]:
+def items(problems):
+    def make(**counts):
         return [
             WorkItem(problems.definition(name), problems.workload(uuid=f"{name}{index}"), ())
             for name, count in counts.items()
@@ -44,14 +41,14 @@ def items(problems: Any) -> Any:
     return make
 
 
-def ctrl_c() -> None:
+def ctrl_c():
     ident = threading.main_thread().ident
     assert ident is not None
     signal.pthread_kill(ident, signal.SIGINT)
 
 
-def schedule(items: list[WorkItem], work: Any, devices: int = 1) -> None:
-    runners: list[Any] = [StubRunner(f"cuda:{index}") for index in range(devices)]
+def schedule(items, work, devices=1):
+    runners = [StubRunner(f"cuda:{index}") for index in range(devices)]
     try:
         Scheduler(items, runners, work).run()
     finally:
@@ -59,7 +56,7 @@ def schedule(items: list[WorkItem], work: Any, devices: int = 1) -> None:
             assert len(runner.closed_by) == 1
 
 
-def main_thread_waits() -> bool:
+def main_thread_waits():
     """Return whether the main thread has started all others, and waits for them."""
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     while frame is not None and frame.f_code is not futures.wait.__code__:
@@ -68,8 +65,8 @@ def main_thread_waits() -> bool:
 
 
 class TestScheduler:
-    def test_error_ends_the_run_everywhere(self, items: Any) -> None:
-        def work(runner: Any, item: WorkItem) -> None:
+    def test_error_ends_the_run_everywhere(self, items):
+        def work(runner, item):
             if runner.device == "cuda:0":
                 raise LookupError("disk on fire")
             assert runner.stop.wait(30)
@@ -78,24 +75,22 @@ class TestScheduler:
         with pytest.raises(LookupError, match="disk on fire"):
             schedule(items(a=2, b=2), work, devices=2)
 
-    def test_a_runner_that_cannot_be_closed_ends_the_run(self, items: Any) -> None:
+    def test_a_runner_that_cannot_be_closed_ends_the_run(self, items):
         class Stuck(StubRunner):
-            def close(self) -> None:
+            def close(self):
                 raise RuntimeError("can't start new thread")
 
-        runners: list[Any] = [Stuck("cuda:0")]
+        runners = [Stuck("cuda:0")]
         scheduler = Scheduler(items(a=1), runners, lambda runner, item: None)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             scheduler.run()
 
-    def test_an_idle_device_takes_over_what_a_lost_one_had_begun(
-        self, items: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_idle_device_takes_over_what_a_lost_one_had_begun(self, items, caplog):
         """The queue is empty and the other device at rest when the first one is lost."""
-        done: list[str] = []
+        done = []
         idle = threading.Event()
 
-        def work(runner: Any, item: WorkItem) -> None:
+        def work(runner, item):
             if runner.device == "cuda:0":
                 assert idle.wait(30)
                 time.sleep(0.2)  # the other thread has found nothing left by now
@@ -104,7 +99,7 @@ class TestScheduler:
             done.append(item.workload.uuid)
             idle.set()
 
-        runners: list[Any] = [StubRunner("cuda:0"), StubRunner("cuda:1")]
+        runners = [StubRunner("cuda:0"), StubRunner("cuda:1")]
         scheduler = Scheduler(items(a=1, b=1), runners, work)
         scheduler.run()
         assert sorted(done) == ["a0", "b0"]
@@ -112,10 +107,10 @@ class TestScheduler:
             "giving up on cuda:0: fell off the bus"
         ]
 
-    def test_ctrl_c_interrupts_and_waits(self, items: Any) -> None:
-        done: list[str] = []
+    def test_ctrl_c_interrupts_and_waits(self, items):
+        done = []
 
-        def work(runner: Any, item: WorkItem) -> None:
+        def work(runner, item):
             while not main_thread_waits():
                 time.sleep(0.01)
             ctrl_c()
@@ -127,19 +122,17 @@ class TestScheduler:
             schedule(items(a=5), work)
         assert done == ["a0"]
 
-    def test_ctrl_c_while_threads_are_being_started(
-        self, items: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_ctrl_c_while_threads_are_being_started(self, items, monkeypatch):
         start = threading.Thread.start
 
-        def interrupted(thread: threading.Thread) -> None:
+        def interrupted(thread):
             if thread.name == "fib-device-cuda:0":
                 start(thread)
             raise KeyboardInterrupt
 
-        done: list[str] = []
+        done = []
 
-        def work(runner: Any, item: WorkItem) -> None:
+        def work(runner, item):
             assert runner.stop.wait(30)
             time.sleep(0.2)
             done.append(item.workload.uuid)
@@ -150,7 +143,7 @@ class TestScheduler:
             schedule(items(a=5, b=5), work, devices=2)
         assert done == ["a0"]
 
-    def test_the_process_ends_without_a_thread_that_is_stuck(self) -> None:
+    def test_the_process_ends_without_a_thread_that_is_stuck(self):
         script = """
             import signal, threading
             from types import SimpleNamespace

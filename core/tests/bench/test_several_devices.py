@@ -1,9 +1,6 @@
 """Runs over several devices, some of which are lost on the way."""
 
-from __future__ import annotations
-
 import threading
-from typing import Any
 
 import pytest
 
@@ -36,29 +33,29 @@ class Device(Executor):
 
     name = "fake"
 
-    def __init__(self, device: str, inner: Any, *, lasts: int = 10**9, how: str = "fails") -> None:
+    def __init__(self, device, inner, *, lasts=10**9, how="fails"):
         super().__init__(device)
         self.inner, self.left, self.how = inner, lasts, how
         self.lost = threading.Event()
         self.open = self.spawned = 0
 
-    def start(self) -> None:
+    def start(self):
         self.inner.start()
 
-    def spawn(self) -> Any:
+    def spawn(self):
         candidate = self.inner.spawn()
         put_inputs, close = candidate.put_inputs, candidate.close
         self.open += 1
         self.spawned += 1
 
-        def put(*args: Any, **options: Any) -> None:
+        def put(*args, **options):
             self.left -= 1
             if self.left < 0:
                 self.lost.set()
                 raise GONE[self.how]
             put_inputs(*args, **options)
 
-        def close_once() -> None:
+        def close_once():
             if candidate.alive:
                 self.open -= 1
             close()
@@ -66,38 +63,38 @@ class Device(Executor):
         candidate.put_inputs, candidate.close = put, close_once
         return candidate
 
-    def close(self) -> None:
+    def close(self):
         self.inner.close()
 
 
 class Told:
     """Keeps what an observer is told."""
 
-    def __init__(self) -> None:
-        self.statuses: dict[tuple[str, str], list[str]] = {}
-        self.skips: list[Any] = []
+    def __init__(self):
+        self.statuses = {}
+        self.skips = []
 
-    def evaluation_finished(self, trace: Any) -> None:
+    def evaluation_finished(self, trace):
         key = (trace.workload.uuid, trace.solution)
         self.statuses.setdefault(key, []).append(trace.evaluation.status.value)
 
-    def skipped(self, skipped: Any) -> None:
+    def skipped(self, skipped):
         self.skips.append(skipped)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda *args: None
 
 
 @pytest.fixture
-def make_device(executor: Any) -> Any:
+def make_device(executor):
     return lambda device, **options: Device(device, type(executor)(device), **options)
 
 
 @pytest.fixture
-def run(problems: Any, catalog: Any) -> Any:
+def run(problems, catalog):
     """Evaluates solutions on several workloads with one runner for each device."""
 
-    def run(devices: list[Device], solutions: list[Any], workloads: int = 6) -> Told:
+    def run(devices, solutions, workloads=6):
         definition = problems.definition()
         dataset = problems.dataset(*solutions)
         items = tuple(
@@ -120,29 +117,24 @@ def run(problems: Any, catalog: Any) -> Any:
     return run
 
 
-def everything(solutions: list[Any], workloads: int = 6) -> set[tuple[str, str]]:
+def everything(solutions, workloads=6):
     return {(f"w{i}", solution.name) for i in range(workloads) for solution in solutions}
 
 
 @pytest.fixture
-def solutions(problems: Any) -> list[Any]:
+def solutions(problems):
     return [problems.good("a"), problems.good("b")]
 
 
 @pytest.mark.parametrize("how", list(GONE))
 @pytest.mark.parametrize("lasts", [0, 2, 5])
 def test_a_lost_device_costs_no_evaluation_and_no_verdict(
-    run: Any,
-    make_device: Any,
-    solutions: list[Any],
-    how: str,
-    lasts: int,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    run, make_device, solutions, how, lasts, caplog
+):
     lost, good = make_device("cuda:0", lasts=lasts, how=how), make_device("cuda:1")
     held_back = good.spawn
 
-    def after_the_loss() -> Any:
+    def after_the_loss():
         assert lost.lost.wait(30)
         return held_back()
 
@@ -157,16 +149,14 @@ def test_a_lost_device_costs_no_evaluation_and_no_verdict(
     assert (lost.open, good.open) == (0, 0)
 
 
-def test_all_devices_lost_end_the_run(run: Any, make_device: Any, solutions: list[Any]) -> None:
+def test_all_devices_lost_end_the_run(run, make_device, solutions):
     devices = [make_device("cuda:0", lasts=3), make_device("cuda:1", lasts=4)]
     with pytest.raises(RunnerFatalError, match="no longer works") as caught:
         run(devices, solutions)
     assert "--resume" in str(caught.value.hint)
 
 
-def test_solutions_that_break_are_not_the_device(
-    run: Any, make_device: Any, problems: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_solutions_that_break_are_not_the_device(run, make_device, problems, caplog):
     solutions = [
         problems.solution("def run(x): raise Crash", "crash"),
         problems.solution("def run(x): raise Hang", "hang"),

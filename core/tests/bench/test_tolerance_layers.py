@@ -1,9 +1,5 @@
 """What tolerance holds for an output: seven layers, each over the one before."""
 
-from __future__ import annotations
-
-from typing import Any, Optional
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,15 +13,13 @@ from flashinfer_bench.tensors.dtypes import (
 )
 
 
-def definition(
-    outputs: dict[str, str], inputs: Optional[dict[str, str]] = None, **changes: Any
-) -> Definition:
+def definition(outputs, inputs=None, **changes):
     """Make a definition of tensors of these dtypes, and a float32 scalar."""
 
-    def tensors(dtypes: dict[str, str]) -> dict[str, TensorSpec]:
+    def tensors(dtypes):
         return {name: TensorSpec(shape=["n"], dtype=dtype) for name, dtype in dtypes.items()}
 
-    values: dict[str, Any] = {
+    values = {
         "name": "d",
         "op_type": "o",
         "axes": {"n": {"type": "var"}},
@@ -39,7 +33,7 @@ def definition(
     return Definition(**{**values, **changes})
 
 
-def workload(tolerance: Optional[Tolerance] = None) -> Workload:
+def workload(tolerance=None):
     return Workload(axes={"n": 4}, inputs={}, uuid="w", tolerance=tolerance)
 
 
@@ -56,7 +50,7 @@ class TestByDtype:
             ("float4_e2m1", 0.5),
         ],
     )
-    def test_values(self, dtype: str, expected: float) -> None:
+    def test_values(self, dtype, expected):
         assert default_tolerance(dtype) == expected
 
     @pytest.mark.parametrize(
@@ -70,11 +64,11 @@ class TestByDtype:
             ("float32", ["int8", "int64", "bool"], "float32"),
         ],
     )
-    def test_the_coarsest_decides(self, output: str, inputs: list[str], coarsest: str) -> None:
+    def test_the_coarsest_decides(self, output, inputs, coarsest):
         made = definition({"y": output}, {f"x{i}": dtype for i, dtype in enumerate(inputs)})
         assert precision_of(made, "y") == coarsest
 
-    def test_outputs_whose_atol_nobody_set(self) -> None:
+    def test_outputs_whose_atol_nobody_set(self):
         made = definition(
             {"y": "float32", "z": "float32"},
             tolerance=Tolerance(rtol=0.5, outputs={"z": OutputTolerance(atol=0.5)}),
@@ -86,18 +80,12 @@ class TestByDtype:
 class TestDefault:
     MADE = definition({"y": "float32"})
 
-    def of(self, config: BenchmarkConfig) -> tuple[Any, Any]:
+    def of(self, config):
         found = config.resolve_eval_config(self.MADE).tolerance_of("y")
         return found.atol, found.rtol
 
-    def test_is_as_documented_for_every_dtype(self) -> None:
-        for outputs in ({"y": "float32"}, {"y": "float8_e5m2"}, {"y": "float16"}):
-            found = BenchmarkConfig().resolve_eval_config(definition(outputs)).tolerance_of("y")
-            assert (found.atol, found.rtol) == (1e-2, 1e-2)
-        assert (BenchmarkConfig().atol, BenchmarkConfig().rtol) == (1e-2, 1e-2)
-
-    def test_by_dtype_is_a_choice_of_any_layer(self) -> None:
-        layers: list[dict[str, Any]] = [
+    def test_by_dtype_is_a_choice_of_any_layer(self):
+        layers = [
             {"tolerance": "dtype"},
             {"op_type_config": {"o": EvalConfig(tolerance="dtype")}},
             {"definition_config": {"d": EvalConfig(tolerance="dtype")}},
@@ -107,7 +95,7 @@ class TestDefault:
             assert self.of(BenchmarkConfig(**layer, atol=0.5)) == (0.5, 2**-10)
         assert self.of(BenchmarkConfig(tolerance="fixed", **layers[2])) == (1e-2, 1e-2)
 
-    def test_no_other_choice(self) -> None:
+    def test_no_other_choice(self):
         with pytest.raises(ConfigError, match="'fixed' or 'dtype'"):
             BenchmarkConfig(tolerance="loose")
 
@@ -120,7 +108,7 @@ record_layer = st.fixed_dictionaries(
 )
 
 
-def as_tolerance(layer: dict[str, Any]) -> Tolerance:
+def as_tolerance(layer):
     outputs = {"y": OutputTolerance(**layer["y"])} if layer["y"] is not None else None
     return Tolerance(**layer["shared"], outputs=outputs)
 
@@ -136,15 +124,8 @@ class TestLayers:
         kind=st.sampled_from(["fixed", "dtype"]),
     )
     def test_the_strongest_that_is_given_holds(
-        self,
-        default: dict[str, Any],
-        op_type: dict[str, Any],
-        own: dict[str, Any],
-        by_name: dict[str, Any],
-        workload_own: dict[str, Any],
-        explicit: dict[str, Any],
-        kind: str,
-    ) -> None:
+        self, default, op_type, own, by_name, workload_own, explicit, kind
+    ):
         made = definition({"y": "float32", "z": "float32"}, tolerance=as_tolerance(own))
         config = BenchmarkConfig._layered(
             {
@@ -167,7 +148,7 @@ class TestLayers:
                 expected = given_ones[-1] if given_ones else fallback
                 assert getattr(found, name) == expected, (output, name)
 
-    def test_a_cap_is_found_in_records_alone(self) -> None:
+    def test_a_cap_is_found_in_records_alone(self):
         own = Tolerance(max_error_cap=3.0, outputs={"z": OutputTolerance(max_error_cap=4.0)})
         made = definition({"y": "float32", "z": "float32"}, tolerance=own)
         resolved = BenchmarkConfig(atol=1.0).resolve_eval_config(made)
@@ -177,14 +158,14 @@ class TestLayers:
         resolved = BenchmarkConfig().resolve_eval_config(made, smaller)
         assert resolved.tolerance_of("z").max_error_cap == 1.0
 
-    def test_unknown_output_of_a_workload(self) -> None:
+    def test_unknown_output_of_a_workload(self):
         strange = workload(Tolerance(outputs={"lse": OutputTolerance(atol=1.0)}))
         with pytest.raises(DataError, match="no output 'lse'; it has y") as caught:
             BenchmarkConfig().resolve_eval_config(definition({"y": "float32"}), strange)
         assert caught.value.field == "workload.tolerance.outputs.lse"
 
 
-def spread(layer: dict[str, Any], output: str) -> list[dict[str, Any]]:
+def spread(layer, output):
     """Return what a record says about an output: first about all of them, then about it."""
     own = layer["y"] if output == "y" else None
     return [layer["shared"], own] if own is not None else [layer["shared"]]

@@ -1,7 +1,5 @@
 """Compiling in processes of their own, by a plugin that calls the system's C compiler."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading
@@ -28,7 +26,7 @@ void run(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] =
 EXECUTORS = {"fork": ForkExecutor, "spawn": SpawnExecutor}
 
 
-def solution(code: str = DOUBLE, *directives: str, name: str = "in_c", **spec) -> Solution:
+def solution(code=DOUBLE, *directives, name="in_c", **spec):
     source = "\n".join([*(f"//! {line}" for line in directives), code])
     return Solution.model_validate(
         {
@@ -88,11 +86,11 @@ def compiler(executor):
     candidate.close()
 
 
-def thread_count(pid: int) -> int:
+def thread_count(pid):
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def maps_of(candidate) -> str:
+def maps_of(candidate):
     return Path(f"/proc/{candidate.pid}/maps").read_text()
 
 
@@ -121,68 +119,56 @@ def test_compiled_in_one_process_loaded_in_another(executors, kind, definition, 
     assert not executor._runs.candidates if kind == "fork" else not executor._candidates
 
 
-class TestFailures:
-    def failure(self, compiler, definition, *directives, code=DOUBLE, **spec) -> CandidateFailed:
-        with pytest.raises(CandidateFailed) as caught:
-            compiler.compile(definition, solution(code, *directives, **spec), timeout_s=60)
-        assert compiler.alive
-        assert caught.value.stage == "compile"
-        return caught.value
-
-    def test_a_builder_that_quits(self, compiler, definition):
-        error = self.failure(compiler, definition, "quit")
-        assert (error.about, error.is_no_fault) == ("build", False)
-        assert "SystemExit" in error.message
+def test_a_builder_that_quits(compiler, definition):
+    with pytest.raises(CandidateFailed, match="SystemExit") as caught:
+        compiler.compile(definition, solution(DOUBLE, "quit"), timeout_s=60)
+    assert compiler.alive
+    error = caught.value
+    assert (error.stage, error.about, error.is_no_fault) == ("compile", "build", False)
 
 
-def hanging(tmp_path) -> tuple[Solution, Path]:
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_at_the_time_limit_the_compiler_s_own_processes_end(
+    executors, kind, definition, tmp_path, exists, group_exists, eventually
+):
     note = tmp_path / "pid"
-    return solution(DOUBLE, f"hang {note}"), note
+    made = solution(DOUBLE, f"hang {note}")
+    compiler = executors[kind].spawn_compiler()
+    with pytest.raises(CandidateTimeout):
+        compiler.compile(definition, made, timeout_s=5)
+    assert eventually(lambda: not exists(int(note.read_text())))
+    assert eventually(lambda: not group_exists(compiler.pid))
+    compiler.close()
+    # … and its lock is free: the next one does not wait for it.
+    other = executors[kind].spawn_compiler()
+    with pytest.raises(CandidateTimeout):
+        other.compile(definition, made, timeout_s=1)
+    other.close()
 
 
-class TestHang:
-    @pytest.mark.parametrize("kind", EXECUTORS)
-    def test_at_the_time_limit_the_compiler_s_own_processes_end(
-        self, executors, kind, definition, tmp_path, exists, group_exists, eventually
-    ):
-        made, note = hanging(tmp_path)
-        compiler = executors[kind].spawn_compiler()
-        with pytest.raises(CandidateTimeout):
-            compiler.compile(definition, made, timeout_s=5)
-        assert eventually(lambda: not exists(int(note.read_text())))
-        assert eventually(lambda: not group_exists(compiler.pid))
-        compiler.close()
-        # … and its lock is free: the next one does not wait for it.
-        other = executors[kind].spawn_compiler()
-        with pytest.raises(CandidateTimeout):
-            other.compile(definition, made, timeout_s=1)
-        other.close()
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_closing_while_others_start(kind, descriptors, exists, eventually):
+    before = descriptors()
+    executor = EXECUTORS[kind]("cpu")
+    pids, refused = [], []
 
+    def keep_spawning():
+        try:
+            while True:
+                pids.append(executor.spawn_compiler().pid)
+        except RunnerFatalError as error:
+            refused.append(error)
 
-class TestManyThreads:
-    @pytest.mark.parametrize("kind", EXECUTORS)
-    def test_closing_while_others_start(self, kind, descriptors, exists, eventually):
-        before = descriptors()
-        executor = EXECUTORS[kind]("cpu")
-        pids, refused = [], []
-
-        def keep_spawning() -> None:
-            try:
-                while True:
-                    pids.append(executor.spawn_compiler().pid)
-            except RunnerFatalError as error:
-                refused.append(error)
-
-        threads = [threading.Thread(target=keep_spawning) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        assert eventually(lambda: len(pids) >= 4, seconds=60)
-        executor.close()
-        for thread in threads:
-            thread.join(60)
-        assert len(refused) == 4
-        assert eventually(lambda: not any(exists(pid) for pid in pids))
-        assert eventually(lambda: descriptors() <= before)
+    threads = [threading.Thread(target=keep_spawning) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: len(pids) >= 4, seconds=60)
+    executor.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(refused) == 4
+    assert eventually(lambda: not any(exists(pid) for pid in pids))
+    assert eventually(lambda: descriptors() <= before)
 
 
 SLOW_PLUGIN = """
@@ -221,7 +207,7 @@ def fib_register_builders():
 def slow_plugin(tmp_path, monkeypatch):
     """``slow_plugin(*devices)`` is a plugin for them with a probe that never answers."""
 
-    def write(*devices: str) -> Path:
+    def write(*devices):
         (tmp_path / "slow_plugin.py").write_text(SLOW_PLUGIN.replace("DEVICES", repr(devices)))
         return tmp_path / "asked"
 
@@ -264,7 +250,7 @@ def test_closing_while_the_server_starts(
     monkeypatch.setenv("FIB_PLUGINS", "endless_plugin")
     before, errors, executor = descriptors(), [], ForkExecutor("cpu")
 
-    def spawn() -> None:
+    def spawn():
         try:
             getattr(executor, role)()
         except RunnerFatalError as error:

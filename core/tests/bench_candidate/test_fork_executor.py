@@ -1,7 +1,5 @@
 """What a solution that behaves gets, and what the judge gets back, through the fork server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -41,32 +39,31 @@ class TestLoad:
         assert candidate.alive
 
 
-class TestCall:
-    @pytest.mark.parametrize(
-        ("body", "kind"),
-        [
-            ("raise ValueError('no')", "ValueError"),
-            ("return 1 / 0", "ZeroDivisionError"),
-            ("import sys; sys.exit(0)", "SystemExit"),
-            ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-            ("bytearray(2**60)", "MemoryError"),
-            ("return x.reshape(3, 3)", "RuntimeError"),
-            ("return 'text'", "TypeError"),
-            ("return [x, None]", "TypeError"),
-            ("return {'wrong': x}", "ValueError"),
-            ("return 2**70", "OverflowError"),
-            ("return [x] * 300", "TypeError"),
-            ("return x.to_sparse()", "TypeError"),
-        ],
-    )
-    def test_failures_leave_the_process_usable(self, bench, body, kind):
-        candidate = bench.load(f"def run(x, y):\n    if x[0] == 0: {body}\n    return x + y\n")
-        with pytest.raises(CandidateFailed) as caught:
-            call(candidate)
-        assert (caught.value.kind, caught.value.stage) == (kind, "call")
-        assert candidate.alive
-        candidate.put_inputs(0, [X + 1, Y], {"n": 8}, timeout_s=30)
-        assert torch.equal(call(candidate)[0], X + 1 + Y)
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("raise ValueError('no')", "ValueError"),
+        ("return 1 / 0", "ZeroDivisionError"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("bytearray(2**60)", "MemoryError"),
+        ("return x.reshape(3, 3)", "RuntimeError"),
+        ("return 'text'", "TypeError"),
+        ("return [x, None]", "TypeError"),
+        ("return {'wrong': x}", "ValueError"),
+        ("return 2**70", "OverflowError"),
+        ("return [x] * 300", "TypeError"),
+        ("return x.to_sparse()", "TypeError"),
+    ],
+)
+def test_failures_in_a_call_leave_the_process_usable(bench, body, kind):
+    candidate = bench.load(f"def run(x, y):\n    if x[0] == 0: {body}\n    return x + y\n")
+    with pytest.raises(CandidateFailed) as caught:
+        call(candidate)
+    assert (caught.value.kind, caught.value.stage) == (kind, "call")
+    assert candidate.alive
+    candidate.put_inputs(0, [X + 1, Y], {"n": 8}, timeout_s=30)
+    assert torch.equal(call(candidate)[0], X + 1 + Y)
 
 
 class TestInputs:
@@ -102,26 +99,25 @@ class TestTime:
         assert min(fired.sample_ms for fired in bench.time(bench.load(code), 4)) >= 2.0
 
 
-class TestLog:
-    def test_output_of_python_c_and_subprocesses(self, bench):
-        code = """
-            import ctypes, os, subprocess, sys
-            print("while loading")
-            def run(x, y):
-                print("from print")
-                print("to stderr", file=sys.stderr)
-                ctypes.CDLL(None).puts(b"from C")
-                subprocess.run(["echo", "from a subprocess"])
-                os.write(1, b"to the descriptor\\n")
-                return x
-        """
-        candidate = bench.load(code)
-        call(candidate)
-        lines = candidate.log().splitlines()
-        assert lines[0] == "while loading"
-        assert {
-            "from print", "to stderr", "from C", "from a subprocess", "to the descriptor"
-        } <= set(lines)  # fmt: skip
+def test_output_of_python_c_and_subprocesses(bench):
+    code = """
+        import ctypes, os, subprocess, sys
+        print("while loading")
+        def run(x, y):
+            print("from print")
+            print("to stderr", file=sys.stderr)
+            ctypes.CDLL(None).puts(b"from C")
+            subprocess.run(["echo", "from a subprocess"])
+            os.write(1, b"to the descriptor\\n")
+            return x
+    """
+    candidate = bench.load(code)
+    call(candidate)
+    lines = candidate.log().splitlines()
+    assert lines[0] == "while loading"
+    assert {
+        "from print", "to stderr", "from C", "from a subprocess", "to the descriptor"
+    } <= set(lines)  # fmt: skip
 
 
 class TestSurroundings:

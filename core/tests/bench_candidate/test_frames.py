@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -25,12 +23,12 @@ SOON = 5.0
 LIMIT = 1000
 
 
-def frame(kind: bytes, payload: bytes, *, length: int | None = None, magic: bytes = MAGIC) -> bytes:
+def frame(kind, payload, *, length=None, magic=MAGIC):
     return HEADER.pack(magic, kind, len(payload) if length is None else length) + payload
 
 
 @contextlib.contextmanager
-def fed(data: bytes):
+def fed(data):
     """A stream at whose other end `data` was written, and the connection closed."""
     ours, theirs = socket.socketpair()
     with ours:
@@ -39,7 +37,7 @@ def fed(data: bytes):
         yield FrameStream(ours)
 
 
-def receive(data: bytes, limit: int = LIMIT) -> bytes:
+def receive(data, limit=LIMIT):
     with fed(data) as stream:
         return bytes(stream.receive(limit=limit, deadline=Deadline(SOON)))
 
@@ -114,23 +112,22 @@ class TestDescriptors:
             stream.receive_descriptors(1, Deadline(SOON))
 
 
-class TestDeadlines:
-    def test_a_peer_that_drips(self, sockets):
-        """Each byte comes in time, the whole frame does not."""
-        done = threading.Event()
+def test_a_peer_that_drips(sockets):
+    """Each byte comes in time, the whole frame does not."""
+    done = threading.Event()
 
-        def drip():
-            with contextlib.suppress(OSError):
-                for byte in frame(b"C", bytes(LIMIT)):
-                    sockets[1].send(bytes([byte]))
-                    if done.wait(0.005):
-                        return
+    def drip():
+        with contextlib.suppress(OSError):
+            for byte in frame(b"C", bytes(LIMIT)):
+                sockets[1].send(bytes([byte]))
+                if done.wait(0.005):
+                    return
 
-        thread = threading.Thread(target=drip)
-        thread.start()
-        try:
-            with pytest.raises(TimeoutError):
-                FrameStream(sockets[0]).receive(limit=LIMIT, deadline=Deadline(0.1))
-        finally:
-            done.set()
-            thread.join()
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError):
+            FrameStream(sockets[0]).receive(limit=LIMIT, deadline=Deadline(0.1))
+    finally:
+        done.set()
+        thread.join()

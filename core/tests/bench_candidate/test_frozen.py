@@ -1,7 +1,5 @@
 """Stopped process trees, and what is read from them; with real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,19 +17,16 @@ from flashinfer_bench.bench.executors import frozen  # noqa: E402
 from flashinfer_bench.bench.executors.frozen import FrozenTree  # noqa: E402
 from flashinfer_bench.errors import ProtocolError  # noqa: E402
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 REASON = frozen.why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def start():
     """Start Python programs in sessions of their own."""
-    started: list[subprocess.Popen[str]] = []
+    started = []
 
-    def run(source: str) -> subprocess.Popen[str]:
+    def run(source):
         command = [sys.executable, "-c", dedent(source)]
         process = subprocess.Popen(command, stdout=-1, text=True, start_new_session=True)
         started.append(process)
@@ -45,16 +39,16 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         process.communicate()
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def line(process):
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def number(tree: FrozenTree, address: int) -> int:
+def number(tree, address):
     return int.from_bytes(tree.read(address, 8), sys.byteorder)
 
 
-def test_threads_stand_still_too(start: Any) -> None:
+def test_threads_stand_still_too(start):
     process = start("""
         import ctypes, mmap, threading
         memory = mmap.mmap(-1, 4096)
@@ -74,7 +68,7 @@ def test_threads_stand_still_too(start: Any) -> None:
     tree.thaw()
 
 
-def test_children_in_other_sessions_stand_still(start: Any) -> None:
+def test_children_in_other_sessions_stand_still(start):
     process = start("""
         import ctypes, mmap, os, time
         memory = mmap.mmap(-1, 4096)
@@ -105,7 +99,7 @@ def test_children_in_other_sessions_stand_still(start: Any) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_process_that_keeps_forking_is_caught_up_with(start: Any) -> None:
+def test_a_process_that_keeps_forking_is_caught_up_with(start):
     process = start("""
         import os, signal
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -121,7 +115,7 @@ def test_a_process_that_keeps_forking_is_caught_up_with(start: Any) -> None:
         tree.thaw()
 
 
-def test_what_wakes_others_is_stopped_itself(start: Any) -> None:
+def test_what_wakes_others_is_stopped_itself(start):
     process = start("""
         import ctypes, mmap, os, signal
         memory = mmap.mmap(-1, 4096)
@@ -143,7 +137,7 @@ def test_what_wakes_others_is_stopped_itself(start: Any) -> None:
         tree.thaw()
 
 
-def test_it_is_noticed_that_a_timer_wakes_what_was_stopped(start: Any) -> None:
+def test_it_is_noticed_that_a_timer_wakes_what_was_stopped(start):
     process = start("""
         import ctypes, signal
         signal.signal(signal.SIGCONT, lambda *ignored: None)

@@ -1,7 +1,5 @@
 """Starting, restarting and ending: nothing leaks, nothing is left, whoever dies first."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -238,7 +236,7 @@ def judge(plugin_in_reach, tmp_path, definition_of, solution_of):
     """A process with a solution that never ends; returned with the pids to watch."""
     started = []
 
-    def start(executor: str, code: str):
+    def start(executor, code):
         (tmp_path / "judge.py").write_text(textwrap.dedent(JUDGE))
         (tmp_path / "definition").write_text(definition_of().model_dump_json())
         (tmp_path / "solution").write_text(solution_of(code).model_dump_json())

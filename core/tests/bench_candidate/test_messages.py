@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from typing import get_args
 
@@ -40,7 +38,7 @@ json_values = st.recursive(
 )
 
 
-def reply(content: object) -> wire.Message:
+def reply(content):
     return wire.REPLIES.decode(json.dumps(content).encode())
 
 

@@ -1,7 +1,5 @@
 """Solutions that crash, hang, flood or lie: each costs its own evaluation and nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import textwrap
@@ -22,7 +20,7 @@ ADD = "def run(x, y):\n    return x + y\n"
 SHORT = 0.5
 
 
-def body(text: str) -> str:
+def body(text):
     return "def run(x, y):\n" + textwrap.indent(textwrap.dedent(text), "    ")
 
 
@@ -326,12 +324,11 @@ class TestDescriptors:
             candidate.call(0, timeout_s=SHORT)
 
 
-class TestFolder:
-    def test_removing_it(self, bench):
-        code = "import os, shutil; shutil.rmtree(os.getcwd()); return x"
-        candidate = bench.load(body(code))
-        candidate.call(0, timeout_s=30)
-        candidate.close()
+def test_removing_its_folder(bench):
+    code = "import os, shutil; shutil.rmtree(os.getcwd()); return x"
+    candidate = bench.load(body(code))
+    candidate.call(0, timeout_s=30)
+    candidate.close()
 
 
 def test_memory_beyond_a_limit_is_an_ordinary_failure(bench):

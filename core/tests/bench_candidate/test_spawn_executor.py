@@ -1,7 +1,5 @@
 """Candidates without a fork server: the same answers, at the price of starting an interpreter."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from pathlib import Path

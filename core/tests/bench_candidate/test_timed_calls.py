@@ -32,11 +32,11 @@ ADD_INTO = "def run(x, y, z):\n    z.copy_(x + y)\n"
 ZEROS, ONES = torch.zeros(N), torch.ones(N)
 
 
-def run(line: str) -> str:
+def run(line):
     return f"import ctypes, os, time, torch\ndef run(x, y):\n    {line}\n"
 
 
-def any_bits() -> torch.Tensor:
+def any_bits():
     """Return floats of any bits: infinite, subnormal, and what is no number, too."""
     return torch.randint(-(2**31), 2**31, (N,), dtype=torch.int32).view(torch.float32)
 
@@ -45,11 +45,11 @@ def bits(value):
     return (value.dtype, value.shape, bytes(tensor_to_bytes(value)[2]))
 
 
-def is_tensor(value) -> bool:
+def is_tensor(value):
     return isinstance(value, torch.Tensor)
 
 
-def same(left, right) -> bool:
+def same(left, right):
     if is_tensor(left):
         return bits(left) == bits(right)
     return type(left) is type(right) and left == right

@@ -1,27 +1,21 @@
 """From sources to a function, for all languages that live in Python."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from flashinfer_bench.compile.toolkit import LoadedPython, load_python
+from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.errors import BuildError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = torch.arange(8.0).reshape(2, 4)
 
 
 @pytest.fixture
 def load(definition):
-    loaded: list[LoadedPython] = []
+    loaded = []
 
     def run(solution):
         loaded.append(load_python(definition, solution, prefix="test"))
@@ -32,7 +26,7 @@ def load(definition):
         each.cleaner()
 
 
-def scratch_files(cache_folder: Path) -> list[Path]:
+def scratch_files(cache_folder):
     return list((cache_folder / "scratch").rglob("*.py"))
 
 
@@ -48,7 +42,7 @@ def test_a_cleaned_solution_is_freed(definition, make_solution):
 
 
 class TestErrors:
-    def fails(self, load, solution) -> BuildError:
+    def fails(self, load, solution):
         with pytest.raises(BuildError) as caught:
             load(solution)
         assert repr(solution.name) in caught.value.message

@@ -1,7 +1,5 @@
 """GPUs, by a library that answers as the driver's does; and the CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

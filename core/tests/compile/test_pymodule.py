@@ -1,7 +1,5 @@
 """Importing folders as packages of their own."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from types import MappingProxyType

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import sys
 import time
@@ -32,7 +30,7 @@ class Failing(Builder):
 
     shares_builds = False
 
-    def __init__(self, *errors: BaseException) -> None:
+    def __init__(self, *errors):
         super().__init__("failing", "failing")
         self.errors = list(errors)
         self.asked = 0

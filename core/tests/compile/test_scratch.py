@@ -1,7 +1,5 @@
 """Folders that go away with their process, with real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -21,7 +19,7 @@ time.sleep(float(sys.argv[1]))
 """
 
 
-def held(base: Path) -> list[str]:
+def held(base):
     return sorted(path.stem for path in (base.parent / "locks" / base.name).glob("*.lock"))
 
 

@@ -8,10 +8,10 @@ from flashinfer_bench.compile.toolkit import choose_style
 from flashinfer_bench.errors import BuildError
 
 
-def function(signature: str, returns: str = ""):
+def function(signature, returns=""):
     """Make a function with that signature, without or with an annotation of what it returns."""
     arrow = f" -> {returns}" if returns else ""
-    namespace: dict[str, typing.Any] = {"typing": typing, "Tensor": int}
+    namespace = {"typing": typing, "Tensor": int}
     exec(f"def run({signature}){arrow}: pass", namespace)
     return namespace["run"]
 
@@ -49,17 +49,16 @@ class TestUndeclaredStyle:
         assert "Value-returning takes 2 arguments, destination-passing 3." in str(caught.value)
 
 
-class TestDeclaredStyle:
-    @pytest.mark.parametrize(
-        ("style", "signature", "fix"),
-        [(True, "x, y", "false"), (False, "x, y, z", "true")],
+@pytest.mark.parametrize(
+    ("style", "signature", "fix"),
+    [(True, "x, y", "false"), (False, "x, y, z", "true")],
+)
+def test_a_mistaken_declaration_is_named_with_the_fix(
+    definition, make_solution, style, signature, fix
+):
+    solution = make_solution(destination_passing_style=style, name="mistaken")
+    with pytest.raises(BuildError, match="solution 'mistaken': run: takes") as caught:
+        choose_style(function(signature), definition, solution)
+    assert caught.value.hint == (
+        f"It fits the other convention: set destination_passing_style to {fix}."
     )
-    def test_a_mistaken_declaration_is_named_with_the_fix(
-        self, definition, make_solution, style, signature, fix
-    ):
-        solution = make_solution(destination_passing_style=style, name="mistaken")
-        with pytest.raises(BuildError, match="solution 'mistaken': run: takes") as caught:
-            choose_style(function(signature), definition, solution)
-        assert caught.value.hint == (
-            f"It fits the other convention: set destination_passing_style to {fix}."
-        )

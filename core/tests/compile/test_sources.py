@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from flashinfer_bench.compile.toolkit import check_relative_path, write_sources
 from flashinfer_bench.errors import StorageError, UnsafePathError
 
 
-def source(path: str, content: str = "x = 1\n") -> SimpleNamespace:
+def source(path, content="x = 1\n"):
     return SimpleNamespace(path=path, content=content)
 
 

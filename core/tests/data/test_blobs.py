@@ -6,8 +6,6 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashinfer_bench.data import TraceSet, is_lfs_pointer, resolve_blob
 from flashinfer_bench.errors import BlobError, UnsafePathError
@@ -96,17 +94,6 @@ def test_the_cache_of_a_hub_keeps_files_beside_the_dataset(tmp_path):
     assert resolve_blob(root, "x.safetensors") == (blobs / "abc").resolve()
     with pytest.raises(UnsafePathError):
         resolve_blob(root, "y.safetensors")
-
-
-@given(st.text(st.sampled_from("./\\ab\0~"), max_size=12))
-def test_no_path_leaves_the_root(tmp_path_factory, name):
-    root = tmp_path_factory.getbasetemp() / "root"
-    root.mkdir(exist_ok=True)
-    try:
-        found = resolve_blob(root, name)
-    except UnsafePathError:
-        return
-    assert found.is_relative_to(root.resolve())
 
 
 # ------------------------------------------------------------------------------------------ tensors

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
+import logging
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashinfer_bench.data import (
     Definition,
@@ -16,9 +19,8 @@ from flashinfer_bench.data import (
     load_json_file,
     load_jsonl_file,
     save_json_file,
-    save_jsonl_file,
-    to_json,
 )
+from flashinfer_bench.data.jsonl import is_torn, read_records
 from flashinfer_bench.errors import DataError
 
 # ----------------------------------------------------------------------------------- single files
@@ -29,30 +31,6 @@ def test_a_record_comes_back(make, tmp_path):
         path = tmp_path / "new" / "folder" / "record.json"
         save_json_file(record, path)
         assert load_json_file(type(record), path) == record
-
-
-def test_the_old_order_of_arguments(make, tmp_path):
-    path = tmp_path / "d.json"
-    save_json_file(make.definition(), path)
-    assert load_json_file(path, Definition) == make.definition()
-    save_jsonl_file([make.trace()], path)
-    assert load_jsonl_file(str(path), Trace) == [make.trace()]
-
-
-def test_a_workload_trace_says_that_there_is_no_run(make):
-    written = json.loads(to_json(make.trace(None)))
-    assert list(written) == ["definition", "workload", "solution", "evaluation"]
-    assert written["solution"] is written["evaluation"] is None
-
-
-def test_a_syntax_error_has_file_and_line(tmp_path):
-    path = tmp_path / "d.json"
-    path.write_text('{\n  "name": "x",\n  "axes": {,\n}')
-    with pytest.raises(DataError, match="not valid JSON") as caught:
-        load_json_file(Definition, path)
-    assert caught.value.path == path
-    assert caught.value.line == 3
-    assert "column 12" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -88,23 +66,82 @@ def test_appending(make, tmp_path):
     assert [trace.workload.uuid for trace in load_jsonl_file(Trace, path)] == ["a", "b", "c", "d"]
 
 
-def test_a_wrong_record_has_its_number_and_field(make, tmp_path):
-    path = tmp_path / "t.jsonl"
-    wrong = {**make.trace_record(), "definition": ""}
-    path.write_text(to_json(make.trace(), indent=None) + "\n" + json.dumps(wrong) + "\n")
-    with pytest.raises(DataError) as caught:
-        load_jsonl_file(Trace, path)
-    assert (caught.value.line, caught.value.field) == (2, "definition")
+# --------------------------------------------------------------------------- lines as they are met
 
 
-def test_bare_tokens_are_read_and_words_written(make, tmp_path):
-    path = tmp_path / "t.jsonl"
-    record = json.dumps(make.trace_record(status="INCORRECT_NUMERICAL", error=math.inf))
-    assert "Infinity" in record
-    path.write_text(record + "\n")
-    [trace] = load_jsonl_file(Trace, path)
-    assert trace.evaluation.correctness.max_absolute_error == math.inf
-    save_jsonl_file([trace], path)
-    assert '"Infinity"' in path.read_text()
-    json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert load_jsonl_file(Trace, path) == [trace]
+def records_of(path, content):
+    path.write_bytes(content)
+    return list(read_records(path))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "x.jsonl"
+
+
+def test_a_pretty_printed_record_is_one_document(path):
+    record = {"a": [1, {"b": None}], "é": "ü"}
+    [(line, text)] = records_of(path, json.dumps(record, indent=2).encode())
+    assert line is None
+    assert json.loads(text) == record
+
+
+def test_a_pretty_printed_list_is_many_documents(path):
+    records = [{"a": 1}, {"b": 2}]
+    found = records_of(path, json.dumps(records, indent=1).encode())
+    assert [json.loads(text) for _, text in found] == records
+
+
+def test_a_broken_pretty_printed_record_is_refused_by_line(path):
+    found = records_of(path, b'{\n  "a": 1,\n}\n')
+    assert [line for line, _ in found] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1}\n{"b": 2}\n', b'[\n{"a": 1},\n{"b": 2}\n]\n'])
+def test_a_file_is_opened_once(path, content, monkeypatch):
+    """It may be replaced meanwhile, and then a part of each would be read."""
+    path.write_bytes(content)
+    opened, original = [], Path.open
+    monkeypatch.setattr(Path, "open", lambda *args: opened.append(args) or original(*args))
+    assert [json.loads(text) for _, text in read_records(path)] == [{"a": 1}, {"b": 2}]
+    assert opened == [(path, "rb")]
+
+
+# ------------------------------------------------------------------------------------ torn lines
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b'{"a": tr', b'{"a": "\\u00', b'{"a": "\xf0\x9f\x98', b'{"a": 1\0\0\0\0', b"\0\0\0", b' {"a"'],
+)
+def test_beginnings_of_an_object_are_torn(tail):
+    assert is_torn(tail)
+
+
+@pytest.mark.parametrize(
+    "tail", [b"  ", b"{not json", b"{]", b'{"a": 1}}', b"text", b"[1, 2", b'"x', b"12", b'{"a" 1']
+)
+def test_anything_else_is_not(tail):
+    assert not is_torn(tail)
+
+
+def test_a_torn_line_is_left_out_with_a_warning(path, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert records_of(path, b'{"a":1}\n{"b": "tw') == [(1, b'{"a":1}')]
+    assert "unfinished last line" in caplog.text
+    assert str(path) in caplog.text
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), _JSON, max_size=4), st.booleans(), st.data())
+def test_every_proper_beginning_of_an_object_is_torn(record, ascii_only, data):
+    text = json.dumps(record, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    assert not is_torn(text)
+    cut = data.draw(st.integers(1, len(text) - 1))
+    assert is_torn(text[:cut])

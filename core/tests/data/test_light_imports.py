@@ -19,16 +19,6 @@ def run_in_process(script, *args):
     return Python.run(code, *args).splitlines()[-1]
 
 
-def test_every_module_of_the_layer():
-    script = """
-        import importlib, pkgutil
-        import flashinfer_bench.data as package
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"flashinfer_bench.data.{module.name}")
-    """
-    assert run_in_process(script) == "loaded:"
-
-
 def test_the_whole_life_of_a_dataset(dataset):
     script = """
         import sys

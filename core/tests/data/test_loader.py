@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from flashinfer_bench.data import TraceSet
+from fib_tests.threads import at_once
+from flashinfer_bench.data import TraceSet, layout
+from flashinfer_bench.data import trace_set as trace_set_module
 from flashinfer_bench.data.loader import load_definition
 from flashinfer_bench.errors import DataError, DatasetNotFoundError, DuplicateNameError
+
+NAME = "gemm_n8_k4"
 
 
 def load(root):
@@ -18,16 +26,6 @@ def load(root):
 def collect(root):
     trace_set = TraceSet.from_path(root, on_error="collect")
     return trace_set, [error.where for error in trace_set.load_errors]
-
-
-def test_a_dataset(dataset):
-    trace_set = load(dataset)
-    assert list(trace_set.definitions) == ["gemm_n8_k4"]
-    names = [solution.name for solution in trace_set.solutions["gemm_n8_k4"]]
-    assert names == ["alice_v1", "baseline_v1"]
-    assert [w.workload.uuid for w in trace_set.workloads["gemm_n8_k4"]] == ["w1", "w2"]
-    assert len(trace_set.traces["gemm_n8_k4"]) == 3
-    assert trace_set.load_errors == []
 
 
 def test_no_folder_is_no_dataset(tmp_path):
@@ -131,39 +129,127 @@ def test_errors_of_traces_come_when_traces_are_read(dataset, writer):
         trace_set.traces  # noqa: B018
 
 
-def test_a_file_that_cannot_be_read_is_named(dataset, monkeypatch):
-    from pathlib import Path
+@pytest.mark.parametrize(
+    ("place", "named"), [(f"definitions/gemm/{NAME}.json",) * 2, ("traces/gemm", "traces")]
+)
+def test_what_cannot_be_read_is_named(dataset, monkeypatch, place, named):
+    def refusing(real):
+        def read(path):
+            if str(path) == str(dataset / place):
+                raise PermissionError(13, "Permission denied")
+            return real(path)
 
-    path = dataset / "definitions/gemm/gemm_n8_k4.json"
-    real = Path.read_bytes
+        return read
 
-    def read_bytes(self):
-        if self == path:
-            raise PermissionError(13, "Permission denied")
-        return real(self)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(Path, "read_bytes", refusing(Path.read_bytes))
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir))
     trace_set, _ = collect(dataset)
-    assert [str(error) for error in trace_set.load_errors] == [
-        f"{path}: cannot be read: Permission denied"
-    ]
-    assert trace_set.definitions == {}
-
-
-def test_a_folder_that_cannot_be_listed_is_named(dataset, monkeypatch):
-    import os
-
-    folder = str(dataset / "traces" / "gemm")
-    real = os.scandir
-
-    def scandir(path):
-        if path == folder:
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    _, errors = collect(dataset)
-    assert errors == [str(dataset / "traces")]
-    trace_set = load(dataset)
+    (error,) = trace_set.load_errors
+    assert str(error).startswith(f"{dataset / named}: ")
+    assert "cannot be read" in str(error)
+    assert "Permission denied" in str(error)
     with pytest.raises(DataError, match="cannot be read"):
-        trace_set.traces  # noqa: B018
+        load(dataset).traces  # noqa: B018
+
+
+# ------------------------------------------------------------------------------ odd files, threads
+
+
+FILE = f"traces/gemm/{NAME}.jsonl"
+
+
+def uuids(root):
+    return [trace.workload.uuid for trace in TraceSet.from_path(root).traces[NAME]]
+
+
+# ---------------------------------------------------------------------------- one JSON document
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda records: json.dumps(records),
+        lambda records: json.dumps(records) + "\n",
+        lambda records: json.dumps(records, indent=2) + "\n",
+        lambda records: json.dumps(records[0], indent=2),
+    ],
+)
+def test_adding_to_a_file_that_is_one_document(dataset, make, spelled):
+    file = dataset / FILE
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text(spelled(records))
+    before = uuids(dataset)
+    TraceSet.from_path(dataset).add_traces([make.trace(uuid="new")])
+    assert uuids(dataset) == [*before, "new"]
+    assert len(file.read_text().splitlines()) == len(before) + 1
+
+
+# ------------------------------------------------------------------------------ threads, processes
+
+
+def test_backups_at_the_same_moment_do_not_meet(dataset, monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda _: "20260101_000000")
+    trace_set = TraceSet.from_path(dataset)
+    at_once(6, trace_set.backup_traces)
+    backups = [path for path in dataset.iterdir() if path.name.startswith("traces_backup_")]
+    assert len(backups) == 6
+    wanted = (dataset / FILE).read_bytes()
+    assert all((path / "gemm" / f"{NAME}.jsonl").read_bytes() == wanted for path in backups)
+
+
+def test_two_threads_that_ask_first_get_the_same_traces(dataset, monkeypatch):
+    """Else the later one would put its own reading in place of what was added since."""
+    real, reads = trace_set_module.load_traces, []
+
+    def slow(root, problems):
+        reads.append(root)
+        found = real(root, problems)
+        time.sleep(0.1)
+        return found
+
+    monkeypatch.setattr(trace_set_module, "load_traces", slow)
+    trace_set = TraceSet.from_path(dataset)
+    seen = at_once(4, lambda: trace_set.traces)
+    assert len(reads) == 1
+    assert all(traces is trace_set.traces for traces in seen)
+
+
+def test_traces_added_while_another_thread_reads_are_there_once(dataset, make, monkeypatch):
+    real, began = trace_set_module.load_traces, threading.Event()
+
+    def slow(root, problems):
+        found = real(root, problems)
+        began.set()
+        time.sleep(0.1)
+        return found
+
+    monkeypatch.setattr(trace_set_module, "load_traces", slow)
+    trace_set = TraceSet.from_path(dataset)
+    reader = threading.Thread(target=lambda: trace_set.traces)
+    reader.start()
+    began.wait()
+    trace_set.add_traces([make.trace(uuid="meanwhile")])
+    reader.join()
+    in_memory = [trace.workload.uuid for trace in trace_set.traces[NAME]]
+    assert in_memory.count("meanwhile") == 1
+    assert in_memory == uuids(dataset)
+
+
+# ----------------------------------------------------------------------------- odd folders
+
+
+@pytest.mark.parametrize("ask", [TraceSet.run_rows, lambda loaded: loaded.traces])
+def test_a_file_deleted_between_its_listing_and_its_reading(dataset, monkeypatch, ask):
+    gone = dataset / "traces/gemm/gone.jsonl"
+    gone.write_bytes((dataset / FILE).read_bytes())
+    original = layout.files
+
+    def listing(folder, *suffixes, **options):
+        found = original(folder, *suffixes, **options)
+        gone.unlink(missing_ok=True)
+        return found
+
+    loaded = TraceSet.from_path(dataset)
+    monkeypatch.setattr(layout, "files", listing)
+    ask(loaded)
+    assert len(loaded.run_rows()) == 3

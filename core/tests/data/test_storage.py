@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import signal
 import stat
-import subprocess
-import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.data import storage
-from flashinfer_bench.data.storage import append_lines, locked, replace_file
+from flashinfer_bench.data.storage import append_lines, replace_file
 from flashinfer_bench.errors import StorageError
 
 
@@ -24,13 +22,6 @@ def path(tmp_path):
 
 
 # -------------------------------------------------------------------------------------- appending
-
-
-def test_a_complete_last_line_is_terminated_first(path):
-    path.parent.mkdir()
-    path.write_bytes(b'{"a":1}')
-    append_lines(path, [b'{"b":2}\n'])
-    assert path.read_bytes() == b'{"a":1}\n{"b":2}\n'
 
 
 def test_a_broken_last_line_stays_a_line_of_its_own(path):
@@ -69,68 +60,6 @@ def test_after_a_cut_anywhere_no_whole_record_is_lost(tmp_path_factory, records,
     assert sum(map(len, lines[: whole + 1])) > cut or whole == len(lines)
 
 
-def test_a_held_lock_is_waited_for_and_then_named(path):
-    errors = []
-
-    def wait():
-        try:
-            with locked(path, timeout_s=0.05):
-                pass
-        except StorageError as error:
-            errors.append(str(error))
-
-    with locked(path):
-        thread = threading.Thread(target=wait)
-        thread.start()
-        thread.join()
-    [message] = errors
-    assert "another process has held its lock for 0.05 s" in message
-    assert str(path.with_name(".x.jsonl.lock")) in message
-
-
-def test_a_lock_of_a_dead_process_is_free(path, python):
-    process = python.start(
-        """
-        import os, signal, sys
-        from pathlib import Path
-        from flashinfer_bench.data.storage import locked
-        with locked(Path(sys.argv[1])):
-            os.kill(os.getpid(), signal.SIGKILL)
-        """,
-        path,
-    )
-    python.finish(process, -signal.SIGKILL)
-    with locked(path, timeout_s=1.0):
-        pass
-
-
-def test_two_processes_append_at_the_same_time(dataset, python):
-    script = """
-        import sys
-        from flashinfer_bench.data import Trace, TraceSet
-        trace_set = TraceSet.from_path(sys.argv[1])
-        template = trace_set.traces["gemm_n8_k4"][0]
-        sys.stdin.readline()
-        for number in range(200):
-            workload = template.workload.model_copy(update={"uuid": f"{sys.argv[2]}-{number}"})
-            trace_set.add_traces([template.model_copy(update={"workload": workload})])
-    """
-    both = [python.start(script, dataset, name, stdin=subprocess.PIPE) for name in ("one", "two")]
-    for process in both:  # all are ready before any begins
-        process.stdin.write(b"go\n")
-        process.stdin.flush()
-    for process in both:
-        python.finish(process)
-    from flashinfer_bench.data import TraceSet
-
-    uuids = [trace.workload.uuid for trace in TraceSet.from_path(dataset).traces["gemm_n8_k4"]]
-    assert len(uuids) == 3 + 400
-    assert set(uuids[3:]) == {f"{name}-{n}" for name in ("one", "two") for n in range(200)}
-    for name in ("one", "two"):  # each writer's own order is kept
-        mine = [uuid for uuid in uuids if uuid.startswith(name)]
-        assert mine == [f"{name}-{number}" for number in range(200)]
-
-
 # ---------------------------------------------------------------------------------- replacing files
 
 
@@ -148,3 +77,67 @@ def test_a_new_file_has_ordinary_permissions(path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+# ---------------------------------------------------------------------- killed writers, full disks
+
+
+# ---------------------------------------------------------------------------------------- crashes
+
+# ------------------------------------------------------------------------------------- full disks
+
+LIMITED = """
+    import resource, sys
+    from pathlib import Path
+    from flashinfer_bench.data import storage
+    from flashinfer_bench.errors import StorageError
+
+    path, limit = Path(sys.argv[1]), int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        getattr(storage, sys.argv[3])(path, eval(sys.argv[4]))
+    except StorageError as error:
+        print(error.errno, error)
+"""
+
+
+def test_a_full_disk_during_an_append_keeps_what_was_there(path, python):
+    append_lines(path, [b'{"a":1}\n'])
+    before = path.read_bytes()
+    text = python.run(LIMITED, path, len(before) + 50, "append_lines", "[b'x' * 200 + b'\\n']")
+    assert text.startswith(f"{errno.EFBIG} {path}: cannot write: File too large")
+    assert "hint: free some space" in text
+    assert path.read_bytes() == before
+    append_lines(path, [b'{"b":2}\n'])
+    assert path.read_bytes() == before + b'{"b":2}\n'
+
+
+def test_a_full_disk_during_a_replacement_keeps_the_old_file(path, python):
+    replace_file(path, b"old")
+    text = python.run(LIMITED, path, 100, "replace_file", "b'x' * 1000")
+    assert text.startswith(str(errno.EFBIG))
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in path.parent.iterdir()] == ["x.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "seen"),
+    [(OSError(errno.EIO, "Input/output error"), StorageError), (KeyboardInterrupt(), None)],
+)
+def test_a_failed_sync_or_an_interrupt_takes_the_lines_back(path, monkeypatch, cause, seen):
+    append_lines(path, [b"{}\n"])
+
+    def fail(descriptor):
+        raise cause
+
+    monkeypatch.setattr(storage.os, "fsync", fail)
+    with pytest.raises(seen or KeyboardInterrupt):
+        append_lines(path, [b'{"b":2}\n'])
+    assert path.read_bytes() == b"{}\n"
+
+
+def test_short_writes_are_continued(path, monkeypatch):
+    real_write = os.write
+    monkeypatch.setattr(storage.os, "write", lambda fd, data: real_write(fd, bytes(data[:3])))
+    append_lines(path, [b'{"long": "line"}\n'])
+    assert path.read_bytes() == b'{"long": "line"}\n'

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import struct
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flashinfer_bench.data import (
@@ -14,35 +19,19 @@ from flashinfer_bench.data import (
     EvaluationStatus,
     Performance,
     ScalarInput,
-    Workload,
+    Trace,
 )
+from flashinfer_bench.data.trace import packed, rounded, unpacked
+from flashinfer_bench.data.trace_reader import TraceReader
 
 # -------------------------------------------------------------------------------------- workload
-
-
-@pytest.mark.parametrize("value", [True, False, 0, 1, -3, 2.0, 1 << 62, 1e300])
-def test_scalars_keep_their_type(value):
-    read = ScalarInput.model_validate_json(ScalarInput(value=value).model_dump_json()).value
-    assert read == value
-    assert type(read) is type(value)
 
 
 # ------------------------------------------------------------------------------------ evaluation
 
 
-def test_statuses_are_the_seven_of_the_format():
-    assert [status.value for status in EvaluationStatus] == [
-        "PASSED",
-        "INCORRECT_SHAPE",
-        "INCORRECT_NUMERICAL",
-        "INCORRECT_DTYPE",
-        "RUNTIME_ERROR",
-        "COMPILE_ERROR",
-        "TIMEOUT",
-    ]
-    assert EvaluationStatus.PASSED == "PASSED"
+def test_a_status_is_its_text():
     assert f"{EvaluationStatus.TIMEOUT}" == str(EvaluationStatus.TIMEOUT) == "TIMEOUT"
-    assert {"PASSED": 1}[EvaluationStatus.PASSED] == 1
 
 
 @pytest.mark.parametrize("value", [-1.0, -math.inf, math.nan, "1.0", None, True])
@@ -110,8 +99,140 @@ def test_words_for_numbers_may_be_in_lower_case(word):
     assert str(read) == str(float(word))
 
 
-def test_a_scalar_may_be_infinite(make):
-    workload = make.workload(inputs={"cap": {"type": "scalar", "value": -math.inf}})
-    text = workload.model_dump_json()
-    assert '"-Infinity"' in text
-    assert Workload.model_validate_json(text) == workload
+# --------------------------------------------------------------------------------- samples as text
+
+
+SINGLE = st.floats(min_value=0, max_value=2.0**127, width=32)
+DOUBLE = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
+TIMES = {"latency_ms": 1.0, "reference_latency_ms": 2.0, "speedup_factor": 2.0}
+
+
+def text_of(raw):
+    return "f32:" + base64.b64encode(raw).decode()
+
+
+@given(st.lists(SINGLE))
+def test_single_precision_numbers_come_back_from_a_text(values):
+    text = packed(values)
+    assert isinstance(text, str)
+    assert unpacked(text) == values
+
+
+@given(st.lists(DOUBLE))
+def test_a_record_comes_back_exactly_whatever_its_numbers_are(values):
+    before = Performance(**TIMES, samples_ms=values, reference_samples_ms=values[:3])
+    assert Performance.model_validate_json(before.model_dump_json()) == before
+
+
+def test_what_is_too_large_is_written_as_a_list():
+    assert packed([1e39]) == [1e39]
+    with pytest.raises(OverflowError):
+        rounded([1e39])
+
+
+def test_lists_of_earlier_traces_are_read():
+    text = json.dumps({**TIMES, "samples_ms": [0.1, 2]})
+    assert Performance.model_validate_json(text).samples_ms == [0.1, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0.5, 0.6", "begins with 'f32:'"),
+        ("f64:AAAAPw==", "begins with 'f32:'"),
+        ("f32:AAAAPw=", "Base64"),
+        ("f32:AAAA Pw==", "Base64"),
+        ("f32:é", "Base64"),
+        ("f32:AAA=", "2 bytes"),
+        (text_of(struct.pack("<f", math.nan)), "finite and not negative"),
+        (text_of(struct.pack("<f", math.inf)), "finite and not negative"),
+        (text_of(struct.pack("<2f", 1.0, -1.0)), "finite and not negative"),
+    ],
+)
+def test_other_texts_are_refused(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        unpacked(text)
+    with pytest.raises(ValidationError, match=problem):
+        Performance.model_validate_json(json.dumps({**TIMES, "samples_ms": text}))
+
+
+@given(st.text(), st.binary(max_size=40))
+def test_no_text_ends_in_anything_but_samples_or_a_named_error(text, raw):
+    for one in (text, "f32:" + text, text_of(raw)):
+        try:
+            values = unpacked(one)
+        except ValueError:
+            continue
+        assert all(0.0 <= value < math.inf for value in values)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "counted"),
+    [
+        (None, [1.0, 2.0, 3.0, 4.0]),
+        ([], [1.0, 2.0, 3.0, 4.0]),
+        ([(0, 1)], [2.0, 3.0, 4.0]),
+        ([(1, 3)], [1.0, 4.0]),
+        ([(0, 2), (1, 3)], [4.0]),
+        ([(3, 10**15)], [1.0, 2.0, 3.0]),
+        ([(10**15, 10**18)], [1.0, 2.0, 3.0, 4.0]),
+        ([(3, 1)], [1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_dropped_samples_do_not_count(dropped, counted):
+    record = Performance(**TIMES, samples_ms=[1.0, 2.0, 3.0, 4.0], dropped=dropped)
+    assert record.counted_ms == counted
+
+
+@pytest.mark.parametrize("field", ["interval_ms", "speedup_interval"])
+@pytest.mark.parametrize("value", [[2.0, 1.0], [1.0], [1.0, 2.0, 3.0], [-1.0, 1.0], ["a", 1.0], 3])
+def test_intervals_have_two_ends_in_order(field, value):
+    with pytest.raises(ValidationError):
+        Performance.model_validate_json(json.dumps({**TIMES, field: value}))
+
+
+# -------------------------------------------------------------------------------- as they are read
+
+
+PATH = Path("x.jsonl")
+
+
+def read_all(make, *records):
+    reader = TraceReader()
+    return [reader.read(json.dumps(record).encode(), path=PATH, line=1) for record in records]
+
+
+def test_equal_parts_are_one_object(make):
+    one, two, three = read_all(
+        make, make.trace_record(), make.trace_record("bob_v1"), make.trace_record(None)
+    )
+    assert one.workload is two.workload is three.workload
+    assert one.evaluation.environment is two.evaluation.environment
+    assert one.evaluation is not two.evaluation
+
+
+def test_equal_workloads_written_otherwise_are_one_object(make):
+    record = make.trace_record()
+    turned = {**record, "workload": dict(reversed(record["workload"].items()))}
+    old = {**make.trace_record(None), "solution": "", "evaluation": {}}
+    one, two, three = read_all(make, record, turned, old)
+    assert one.workload is two.workload is three.workload
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1.0), (1, True), (0.0, False)])
+def test_scalars_of_different_types_stay_apart(make, first, second):
+    records = [make.trace_record(), make.trace_record()]
+    for record, value in zip(records, (first, second), strict=True):
+        record["workload"]["inputs"] = {"s": {"type": "scalar", "value": value}}
+    values = [trace.workload.inputs["s"].value for trace in read_all(make, *records)]
+    assert [type(value) for value in values] == [type(first), type(second)]
+
+
+def test_traces_that_were_read_can_be_changed(make):
+    one, two = read_all(make, make.trace_record(), make.trace_record())
+    one.solution = "other"
+    one.evaluation.log = "changed"
+    assert (two.solution, two.evaluation.log) == ("alice_v1", "fine")
+    copied = two.model_copy(update={"solution": "copy"})
+    assert (copied.solution, two.solution) == ("copy", "alice_v1")
+    assert Trace.model_validate_json(one.model_dump_json()) == one

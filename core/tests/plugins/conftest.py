@@ -75,7 +75,11 @@ RAISES = '@hookimpl\ndef fib_register_timers():\n    raise ValueError("no clock\
 
 
 def install_all(site: Path) -> None:
-    install(site, "good", HOOK + builder("good", "good"), requires="Requires-Dist: unrelated>=99\n")
+    elsewhere = "unrelated>=99", "flashinfer-bench-core>=99; extra == 'later'"
+    required = "".join(f"Requires-Dist: {each}\n" for each in elsewhere)
+    install(site, "good", HOOK + builder("good", "good"), requires=required)
+    required = "Requires-Dist: flashinfer-bench-core ~~ 3\n"
+    install(site, "unread", HOOK + builder("unread", "unread"), requires=required)
     install(site, "mojo", MOJO)
     install(site, "raises", f"{HOOK}{builder('survivor', 'raises')}\n{RAISES}")
     for twin in ("twin-a", "twin-b"):

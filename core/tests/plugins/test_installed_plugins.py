@@ -135,7 +135,12 @@ def test_the_doctor_finds_what_discovery_cannot(environment):
     assert told["unknown_in_disable_plugins"] == ["mojjo"]
     assert told["environment"]["variables"]["FIB_DISABLE_PLUGINS"] == "mojjo,slow"
     doctor = {plugin["name"]: plugin for plugin in told["plugins"]}
-    assert doctor["good"]["problems"] == []
+    assert doctor["good"]["problems"] == []  # what an extra requires is none of it
+    assert (doctor["chatty"]["state"], doctor["chatty"]["problems"]) == ("unavailable", [])
+    (note,) = doctor["chatty"]["notes"]
+    assert note == "builder 'chatty' cannot be used here: no CUDA device (install the driver)"
+    (unread,) = doctor["unread"]["problems"]
+    assert unread["message"].startswith("has a requirement that cannot be read: 'flashinfer-bench")
     (typo,) = doctor["typo"]["problems"]
     assert typo["message"] == (
         "provides builder 'typo', which cannot be imported: AttributeError: "

@@ -10,6 +10,8 @@ import typer
 
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.main import app
+from flashinfer_bench.cli.plugins import check_up
+from flashinfer_bench.plugins import Catalog, PluginStatus, TimerSpec
 
 SOURCE = """
 from flashinfer_bench.plugins import Availability, BuilderSpec, hookimpl
@@ -114,3 +116,10 @@ def test_the_doctor_on_a_broken_plugin(fib, monkeypatch):
     assert "  problem: failed to load: ImportError: \\x1b[31mred" in out
     assert "\x1b" not in out  # what a plugin says does not colour the terminal
     assert fib("doctor", "fib_test_command")[0] == ExitCode.OK
+
+
+def test_heavy_imports_are_noted():
+    catalog = Catalog.of(TimerSpec(name="t", devices=("cpu",), factory="m:T"))
+    status = PluginStatus(name="given", heavy_imports=("torch", "triton"))
+    (note,) = check_up(catalog, status)["notes"]
+    assert note.startswith("loading it imports torch, triton, which slows down every start")

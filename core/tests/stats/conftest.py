@@ -1,7 +1,5 @@
 """The made-up timers, for tests of how often an interval holds the truth."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def coverage_benchmark() -> ModuleType:
+def coverage_benchmark():
     """``benchmarks/interval_coverage.py``, which loads ``synthetic.py`` itself."""
     path = Path(__file__).parents[3] / "benchmarks" / "interval_coverage.py"
     if not path.is_file():

@@ -28,7 +28,7 @@ class Timer:
     promised: bool = True
 
 
-def _root(share_below: Callable[[float], float], low: float, high: float) -> float:
+def _root(share_below, low, high):
     """Return where a distribution function passes one half."""
     for _ in range(80):
         middle = (low + high) / 2
@@ -36,26 +36,26 @@ def _root(share_below: Callable[[float], float], low: float, high: float) -> flo
     return (low + high) / 2
 
 
-def lognormal(rng: random.Random, n: int) -> Run:
+def lognormal(rng, n):
     return [20 * math.exp(rng.gauss(0, 0.02)) for _ in range(n)], 20.0
 
 
 _TWO_MODES = _root(lambda x: 0.65 * _NORMAL.cdf((x - 20) / 0.1), 19, 21)
 
 
-def bimodal(rng: random.Random, n: int) -> Run:
+def bimodal(rng, n):
     return [rng.gauss(20 if rng.random() < 0.65 else 22, 0.1) for _ in range(n)], _TWO_MODES
 
 
-def even_bimodal(rng: random.Random, n: int) -> Run:
+def even_bimodal(rng, n):
     return [rng.gauss(20 if rng.random() < 0.5 else 22, 0.4) for _ in range(n)], 21.0
 
 
-def _drift(slope: Callable[[float], float], sigma: float) -> Callable[[random.Random, int], Run]:
+def _drift(slope, sigma):
     """Noise around a level that depends on how much of the run is over."""
-    medians: dict[int, float] = {}
+    medians = {}
 
-    def take(rng: random.Random, n: int) -> Run:
+    def take(rng, n):
         levels = [20 * (1 + slope((i + 0.5) / n)) for i in range(n)]
         if n not in medians:
             cdf = _NORMAL.cdf
@@ -67,30 +67,30 @@ def _drift(slope: Callable[[float], float], sigma: float) -> Callable[[random.Ra
     return take
 
 
-def heavy_tailed(rng: random.Random, n: int) -> Run:
+def heavy_tailed(rng, n):
     run = [20 + 0.2 * rng.paretovariate(1.2) for _ in range(n)]
     return run, 20 + 0.2 * 2 ** (1 / 1.2)
 
 
-def cauchy(rng: random.Random, n: int) -> Run:
+def cauchy(rng, n):
     """Tails on both sides; cut off at 0."""
     return [max(0.0, 20 + 0.1 * math.tan(math.pi * (rng.random() - 0.5))) for _ in range(n)], 20.0
 
 
-def quantised(sigma: float) -> Callable[[random.Random, int], Run]:
+def quantised(sigma):
     """A duration rounded to 0.5 µs; its place between two ticks is another in each run."""
 
-    def take(rng: random.Random, n: int) -> Run:
+    def take(rng, n):
         true = rng.uniform(10, 12)
         return [0.5 * round((true + rng.gauss(0, sigma)) / 0.5) for _ in range(n)], true
 
     return take
 
 
-def two_stamps(sigma: float) -> Callable[[random.Random, int], Run]:
+def two_stamps(sigma):
     """A duration as the difference of two stamps, each rounded down to 0.5 µs."""
 
-    def take(rng: random.Random, n: int) -> Run:
+    def take(rng, n):
         true = rng.uniform(10, 12)
         run = []
         for _ in range(n):
@@ -102,7 +102,7 @@ def two_stamps(sigma: float) -> Callable[[random.Random, int], Run]:
     return take
 
 
-def throttling(share: float, length: float) -> Callable[[random.Random, int], Run]:
+def throttling(share, length):
     """Bursts of calls that take 1.3 times as long."""
     sigma = 0.01
     median = _root(
@@ -116,7 +116,7 @@ def throttling(share: float, length: float) -> Callable[[random.Random, int], Ru
     leave = 1 / length
     enter = leave * share / (1 - share)
 
-    def take(rng: random.Random, n: int) -> Run:
+    def take(rng, n):
         slow = rng.random() < share
         run = []
         for _ in range(n):
@@ -127,10 +127,10 @@ def throttling(share: float, length: float) -> Callable[[random.Random, int], Ru
     return take
 
 
-def autocorrelated(rho: float) -> Callable[[random.Random, int], Run]:
+def autocorrelated(rho):
     """AR(1): each call remembers the one before it."""
 
-    def take(rng: random.Random, n: int) -> Run:
+    def take(rng, n):
         state = rng.gauss(0, 1)
         run = []
         for _ in range(n):

@@ -1,7 +1,5 @@
 """A quick version of ``benchmarks/interval_coverage.py``, and tests of its made-up timers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -26,7 +24,7 @@ SLACK = 3 * math.sqrt(0.95 * 0.05 / RUNS)
 @pytest.mark.parametrize(
     ("name", "count"), [*((name, 150) for name in NAMES), *((name, 30) for name in NAMES[1::3])]
 )
-def test_held_as_often_as_promised(coverage_benchmark, name, count) -> None:
+def test_held_as_often_as_promised(coverage_benchmark, name, count):
     row = coverage_benchmark.measure((name, count, RUNS, 11))
     low, high = coverage_benchmark.PROMISED
     assert row["promised"]
@@ -34,7 +32,7 @@ def test_held_as_often_as_promised(coverage_benchmark, name, count) -> None:
 
 
 @pytest.mark.parametrize("name", ["coarse", "coarse stamps"])
-def test_ticks_that_say_no_more_are_not_trusted(coverage_benchmark, name) -> None:
+def test_ticks_that_say_no_more_are_not_trusted(coverage_benchmark, name):
     """Most samples on one tick: the interval is the tick, and holds the truth more often."""
     row = coverage_benchmark.measure((name, 150, 100, 11))
     assert row["coverage"] >= coverage_benchmark.PROMISED[0]

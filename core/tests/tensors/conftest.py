@@ -1,7 +1,5 @@
 """Definitions and workloads to try things on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from flashinfer_bench.data import Definition, DType, Workload
 
 
-def tensor(dtype: str = "float32", *shape: str) -> dict[str, Any]:
+def tensor(dtype="float32", *shape):
     return {"shape": list(shape), "dtype": dtype}
 
 
@@ -42,6 +40,6 @@ def make_workload():
 
 
 @pytest.fixture(params=[dtype.value for dtype in DType])
-def dtype(request: pytest.FixtureRequest) -> str:
+def dtype(request):
     """Each element type of the format."""
     return str(request.param)

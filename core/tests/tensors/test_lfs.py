@@ -1,7 +1,5 @@
 """Git-LFS pointers, with a stand-in for git that is a real program on the PATH."""
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -32,7 +30,7 @@ def programs(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
 
-    def install(name: str, code: str = "") -> None:
+    def install(name, code=""):
         program = folder / name
         program.write_text(f"#!{sys.executable}\nimport os, shutil, sys, time\n{code}\n")
         program.chmod(0o755)

@@ -1,7 +1,5 @@
 """What differs where tensors live on a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 
 import pytest
@@ -10,11 +8,11 @@ from flashinfer_bench.tensors import derive_seed, generate, random_tensor, to_to
 FLOAT4_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
-def bits(tensor: torch.Tensor) -> str:
+def bits(tensor):
     return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def unpack_float4(packed: torch.Tensor) -> torch.Tensor:
+def unpack_float4(packed):
     raw = packed.view(torch.uint8)
     codes = torch.stack([raw & 15, raw >> 4], dim=-1).flatten(-2)
     signs = 1.0 - 2.0 * (codes >> 3)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -29,7 +27,7 @@ def test_integers_are_told_by_name_and_by_torch_type(dtype, expected):
     assert utils.is_dtype_integer(dtype) is expected
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
+def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
 

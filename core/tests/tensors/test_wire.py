@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -21,7 +19,7 @@ from flashinfer_bench.tensors import (
 PLAIN = sorted(dtypes.NAMES - {"complex64", "complex128", "uint16", "uint32", "uint64"})
 
 
-def raw(tensor: torch.Tensor) -> bytes:
+def raw(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 

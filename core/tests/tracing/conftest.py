@@ -1,29 +1,25 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fib_tests import recorded
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """A dataset with three definitions."""
     return recorded.write_dataset(tmp_path / "dataset")
 
 
 @pytest.fixture
-def sink() -> Any:
+def sink():
     return recorded.Sink()
 
 
 @pytest.fixture(autouse=True)
-def nothing_active(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_active(monkeypatch):
     """Neither the environment nor another test records."""
     from flashinfer_bench.apply import disable_apply
     from flashinfer_bench.routing.patch_points import router

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import threading
 import time
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,11 +24,6 @@ from flashinfer_bench.tracing import (
     TracingRuntime,
     runtime,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 START = """
 import os, resource, signal, sys, time
@@ -50,19 +43,19 @@ def wait():
 """
 
 
-def start(root: Path, script: str) -> subprocess.Popen[bytes]:
+def start(root, script):
     command = [sys.executable, "-c", START + dedent(script), str(root)]
     return forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def until(condition: Callable[[], Any]) -> None:
+def until(condition):
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "in vain"
         time.sleep(0.02)
 
 
-def lines(root: Path) -> list[int]:
+def lines(root):
     """Return the sizes that are in the dataset; whatever is there can be read."""
     return sorted(each["workload"]["axes"]["M"] for each in written(root))
 
@@ -80,7 +73,7 @@ RECORDS = """
 @pytest.mark.parametrize(
     ("policy", "sizes"), [("keep_all", [1, 2, 2, 5, 5]), ("keep_first_by_axes", [1, 2, 5])]
 )
-def test_a_program_that_is_killed(root: Any, number: int, policy: str, sizes: list[int]) -> None:
+def test_a_program_that_is_killed(root, number, policy, sizes):
     """Nothing of ours is run then; what the next program records is not there twice."""
     for _ in range(2):
         process = start(root, RECORDS.format(policy=policy, count=len(sizes)))
@@ -96,29 +89,7 @@ def test_a_program_that_is_killed(root: Any, number: int, policy: str, sizes: li
         assert tensors["A"].shape == (trace.workload.axes["M"], 4)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_both_sides_of_a_fork(root: Any) -> None:
-    script = """
-        tracing = TracingRuntime(root, TracingConfig())
-        sizes(1)
-        child = os.fork()
-        sizes(3 if child else 2)
-        if child:
-            print(child, flush=True)
-        time.sleep(600)
-    """
-    process = start(root, script)
-    child = int(process.stdout.readline())
-    try:
-        until(lambda: len(lines(root)) >= 3)
-    finally:
-        for each in (child, process.pid):
-            os.kill(each, signal.SIGKILL)
-        process.communicate(timeout=60)
-    assert lines(root) == [1, 2, 3]
-
-
-def test_a_program_that_ends_while_the_thread_writes(root: Any) -> None:
+def test_a_program_that_ends_while_the_thread_writes(root):
     script = """
         started = []
         class Slow:
@@ -138,7 +109,7 @@ def test_a_program_that_ends_while_the_thread_writes(root: Any) -> None:
     assert process.returncode == 0
 
 
-def test_a_full_disk_that_is_freed(root: Any) -> None:
+def test_a_full_disk_that_is_freed(root):
     """A limit on the size of files stands for it: writing fails half-way as well."""
     script = """
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
@@ -163,11 +134,11 @@ def test_a_full_disk_that_is_freed(root: Any) -> None:
 
 
 @pytest.fixture
-def soon(monkeypatch: Any) -> None:
+def soon(monkeypatch):
     monkeypatch.setattr(runtime, "WRITE_AFTER_S", 0.02)
 
 
-def test_a_dataset_that_is_away_for_a_while(soon: Any, root: Any, caplog: Any) -> None:
+def test_a_dataset_that_is_away_for_a_while(soon, root, caplog):
     tracing = TracingRuntime(root, TracingConfig())
     away = shutil.move(root, root.with_name("away"))
     tracing.collect(GEMM.name, gemm_inputs(1))
@@ -185,11 +156,11 @@ def test_a_dataset_that_is_away_for_a_while(soon: Any, root: Any, caplog: Any) -
     assert caplog.text.count("could not be written") == 2
 
 
-def test_a_store_that_answers_nonsense_once(soon: Any, root: Any) -> None:
+def test_a_store_that_answers_nonsense_once(soon, root):
     sink, answers = Sink(), [None]
 
     class Odd(Sink):
-        def add(self, entries: Any) -> Any:
+        def add(self, entries):
             return answers.pop() if answers else sink.add(entries)
 
     tracing = TracingRuntime(root, TracingConfig(), store=Odd())
@@ -201,34 +172,34 @@ def test_a_store_that_answers_nonsense_once(soon: Any, root: Any) -> None:
 
 
 class LastOfAll(OnlinePolicy):
-    def admit(self, axes: Any, inputs: Any) -> bool:
+    def admit(self, axes, inputs):
         return True
 
-    def keep(self, entry: Any) -> Any:
+    def keep(self, entry):
         displaced = self.entries.pop() if self.entries else None
         self.entries.append(entry)
         return displaced
 
 
 class LastOfKey(LastOfAll, KeyedPolicy):
-    def key_of(self, axes: Any, inputs: Any) -> Any:
+    def key_of(self, axes, inputs):
         return 0
 
 
 class LongestOfAll(FilterPolicy):
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
+    def __init__(self):
+        self.kept = []
 
-    def submit(self, entry: Any) -> None:
+    def submit(self, entry):
         self.kept.append(entry)
 
-    def drain(self) -> Any:
+    def drain(self):
         kept, self.kept = self.kept, []
         return sorted(kept, key=lambda entry: entry.axes["num_kv_indices"])[-1:]
 
 
 @pytest.mark.parametrize("policy", [LastOfAll, LastOfKey, LongestOfAll])
-def test_a_policy_that_chooses_at_the_end(soon: Any, root: Any, sink: Sink, policy: Any) -> None:
+def test_a_policy_that_chooses_at_the_end(soon, root, sink, policy):
     config = {DECODE.name: TracingConfig(filter_policy=policy), GEMM.name: TracingConfig()}
     tracing = TracingRuntime(root, config, store=sink)
     for number in (1, 2, 3):
@@ -241,9 +212,7 @@ def test_a_policy_that_chooses_at_the_end(soon: Any, root: Any, sink: Sink, poli
     assert sink.axes(GEMM.name) == [{"M": 1}, {"M": 2}, {"M": 3}]
 
 
-def test_what_a_graph_refers_to_waits(
-    soon: Any, root: Any, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_graph_refers_to_waits(soon, root, sink, monkeypatch):
     """Another snapshot may come, and to read without one would touch the device."""
     asked = set()
     monkeypatch.setattr(runtime, "is_capturing", lambda: asked.add(threading.current_thread().name))

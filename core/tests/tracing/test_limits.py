@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any
 
 import pytest
 import torch
@@ -17,22 +16,22 @@ from flashinfer_bench.tracing.store import Added
 class Counting(Sink):
     """Keeps how much it was given, and how much of it at once."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.batches: list[int] = []
+        self.batches = []
 
-    def add(self, entries: list[Any]) -> Added:
+    def add(self, entries):
         self.batches.append(len(entries))
         return Added(len(entries))
 
 
-def held() -> int:
+def held():
     gc.collect()
     return sum(type(each).__name__ == "WorkloadEntry" for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("policy", ["keep_all", "keep_first_by_axes", "keep_first_k_by_axes"])
-def test_entries_are_handed_over_early(root: Any, policy: str) -> None:
+def test_entries_are_handed_over_early(root, policy):
     sink = Counting()
     limits = TracingLimits(max_entries=50)
     config = TracingConfig(filter_policy=policy)
@@ -49,7 +48,7 @@ def test_entries_are_handed_over_early(root: Any, policy: str) -> None:
     assert held() == 0
 
 
-def test_bytes_are_bounded(root: Any) -> None:
+def test_bytes_are_bounded(root):
     sink = Counting()
     nbytes = sum(each.nbytes for each in gemm_inputs(10))
     limits = TracingLimits(max_bytes=4 * nbytes)
@@ -63,7 +62,7 @@ def test_bytes_are_bounded(root: Any) -> None:
     assert (stats["too_large"], stats["recorded"]) == (1, 40)
 
 
-def test_many_calls_are_flat(root: Any) -> None:
+def test_many_calls_are_flat(root):
     """Few sizes, many sizes, a sample, and calls of something else."""
     sink = Counting()
     config = {GEMM.name: TracingConfig(filter_policy="keep_first_by_axes")}
@@ -73,7 +72,7 @@ def test_many_calls_are_flat(root: Any) -> None:
     sizes = [(torch.empty(m, 4, dtype=torch.float16), b) for m in range(1, 2001)]
     wrong = (a.float(), b)
 
-    def calls(rounds: int) -> None:
+    def calls(rounds):
         for _ in range(rounds):
             for each in sizes[:1000]:
                 tracing.collect(GEMM.name, sizes[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,6 @@ from fib_tests.damage import assert_clean
 from fib_tests.recorded import GEMM, definition, gemm_inputs, tensor
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.tracing import TracingConfig, TracingRuntime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SCALARS = definition(
     "scalars",
@@ -35,11 +30,11 @@ class Packed(torch.Tensor):
     """Says one thing and holds another, as distributed and quantised tensors do."""
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Packed:
+    def __new__(cls, inner):
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise NotImplementedError("it may be asked for nothing")
 
 
@@ -47,7 +42,7 @@ class Rude(torch.Tensor):
     """Lets nobody look at it."""
 
     @classmethod
-    def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __torch_function__(cls, *args, **kwargs):
         raise RuntimeError("rude")
 
 
@@ -55,27 +50,27 @@ class Labelled(torch.Tensor):
     """As harmless as a parameter."""
 
 
-def fake(like: torch.Tensor) -> torch.Tensor:
+def fake(like):
     with FakeTensorMode():
         return torch.empty(like.shape, dtype=like.dtype)
 
 
-def given_back(like: torch.Tensor) -> torch.Tensor:
+def given_back(like):
     gone = like.clone()
     gone.untyped_storage().resize_(0)
     return gone
 
 
-def inference(like: torch.Tensor) -> torch.Tensor:
+def inference(like):
     with torch.inference_mode():
         return like.clone()
 
 
-def strided(like: torch.Tensor) -> torch.Tensor:
+def strided(like):
     return torch.zeros(like.shape[0] * 2, like.shape[1] * 2, dtype=like.dtype)[::2, ::2]
 
 
-UNSOUND: dict[str, Callable[[torch.Tensor], Any]] = {
+UNSOUND = {
     "no data": lambda like: like.to("meta"),
     "not dense": lambda like: like.to_sparse(),
     "tensor subclass": fake,
@@ -84,7 +79,7 @@ UNSOUND: dict[str, Callable[[torch.Tensor], Any]] = {
     "dtype": lambda like: torch.quantize_per_tensor(like.float(), 0.1, 0, torch.qint8),
     "rank": lambda like: torch.nested.nested_tensor([like]),
 }
-SOUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+SOUND = {
     "parameter": torch.nn.Parameter,
     "subclass": lambda like: like.as_subclass(Labelled),
     "gradient": lambda like: like.clone().requires_grad_() * 1,
@@ -96,14 +91,14 @@ SOUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def loaded(root: Path, name: str) -> list[Any]:
+def loaded(root, name):
     assert_clean(root)
     return [trace.workload for trace in TraceSet.from_path(root).workloads.get(name, [])]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("reason", UNSOUND)
-def test_what_has_no_data_does_not_stand_for_what_has(root: Any, reason: str) -> None:
+def test_what_has_no_data_does_not_stand_for_what_has(root, reason):
     """A real call of the same size comes after a warm-up that had nothing in it."""
     tracing = TracingRuntime(root, TracingConfig("dump_all", filter_policy="keep_first"))
     a, b = gemm_inputs()
@@ -116,7 +111,7 @@ def test_what_has_no_data_does_not_stand_for_what_has(root: Any, reason: str) ->
 
 
 @pytest.mark.parametrize("kind", SOUND)
-def test_what_is_a_tensor_is_written_as_one(root: Any, kind: str) -> None:
+def test_what_is_a_tensor_is_written_as_one(root, kind):
     tracing = TracingRuntime(root, TracingConfig("dump_all"))
     a, b = gemm_inputs()
     given = SOUND[kind](a)
@@ -127,7 +122,7 @@ def test_what_is_a_tensor_is_written_as_one(root: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda like: like.as_subclass(Rude), given_back])
-def test_what_cannot_be_read_is_counted(root: Any, make: Any, caplog: Any) -> None:
+def test_what_cannot_be_read_is_counted(root, make, caplog):
     tracing = TracingRuntime(root, TracingConfig("dump_all"))
     a, b = gemm_inputs()
     tracing.collect(GEMM.name, (make(a), b))
@@ -137,7 +132,7 @@ def test_what_cannot_be_read_is_counted(root: Any, make: Any, caplog: Any) -> No
     assert caplog.text.count("reported once") == 1
 
 
-def test_memory_given_back_before_the_snapshot(root: Any) -> None:
+def test_memory_given_back_before_the_snapshot(root):
     """References of a CUDA graph are read later; what is gone by then would end the process."""
     tracing = TracingRuntime(root, TracingConfig("dump_all"))
     a, b = gemm_inputs()
@@ -169,7 +164,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("numbers", "fits"), NUMBERS)
-def test_numbers(tmp_path: Path, numbers: tuple[Any, ...], fits: bool) -> None:
+def test_numbers(tmp_path, numbers, fits):
     folder = tmp_path / "definitions"
     folder.mkdir()
     (folder / "x.json").write_text(SCALARS.model_dump_json())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 import torch
@@ -14,10 +13,14 @@ from fib_tests.recorded import (
     UNTOLD,
     Sink,
     decode_inputs,
+    definition,
     gemm_inputs,
+    tensor,
+    written,
 )
 from flashinfer_bench.apply import apply
 from flashinfer_bench.data import TraceSet
+from flashinfer_bench.data.loader import load_definitions
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import PatchPoint, router
 from flashinfer_bench.routing.routes import signature_of
@@ -26,6 +29,7 @@ from flashinfer_bench.tracing import (
     TracingConfig,
     TracingRuntime,
     enable_tracing,
+    store,
 )
 
 BY_AXES = TracingConfig(filter_policy="keep_first_by_axes")
@@ -40,54 +44,33 @@ UNKNOWN = (
 """Of functions whose calls are none of `GEMM`."""
 
 
-def runtime(root: Any, sink: Any = None, config: Any = BY_AXES) -> TracingRuntime:
+def runtime(root, sink=None, config=BY_AXES):
     return TracingRuntime(root, config, store=sink)
 
 
 class TestForms:
     """Each way to make a call is recorded as the same workload."""
 
-    def test_decorated_functions(self, root: Any, sink: Sink) -> None:
-        @apply(GEMM.name)
-        def plain(A: Any, B: Any) -> str:
-            return "plain"
-
-        @apply(GEMM.name)
-        def swapped(B: Any, A: Any, bias: Any = None, *, fast: bool = False) -> str:
-            return "swapped"
-
-        @apply(GEMM.name)
-        def by_position(x: Any, w: Any) -> str:
-            return "by_position"
-
-        @apply(GEMM.name)
-        def by_name(*, A: Any, B: Any) -> str:
-            return "by_name"
-
-        @apply(lambda A, B: f"gemm_n{B.shape[0]}_k{B.shape[1]}")
-        def resolved(A: Any, B: Any) -> str:
-            return "resolved"
-
-        @apply(GEMM.name)
-        def anything(*args: Any, **kwargs: Any) -> str:
-            return "anything"
-
-        a, b = gemm_inputs()
+    def test_decorated_functions(self, root, sink):
+        traced, (a, b) = apply(GEMM.name), gemm_inputs()
+        plain = traced(lambda A, B: "plain")
+        swapped = traced(lambda B, A, bias=None, *, fast=False: "swapped")
+        resolved = apply(lambda A, B: f"gemm_n{B.shape[0]}_k{B.shape[1]}")
         with runtime(root, sink, ALL) as tracing:
             assert plain(a, B=b) == "plain"
             assert swapped(b, a) == "swapped"
             assert swapped(b, a, fast=True) == "swapped"
             assert swapped(b, a, bias=a) == "swapped"
-            assert by_position(a, b) == "by_position"
-            assert by_name(B=b, A=a) == "by_name"
-            assert resolved(a, b) == "resolved"
-            assert anything(a, B=b) == "anything"
+            assert traced(lambda x, w: "by position")(a, b) == "by position"
+            assert traced(lambda *, A, B: "by name")(B=b, A=a) == "by name"
+            assert resolved(lambda A, B: "resolved")(a, b) == "resolved"
+            assert traced(lambda *args, **kwargs: "anything")(a, B=b) == "anything"
         assert sink.axes() == [{"M": 3}] * 6
         assert tracing.stats()["rejected"] == {"arguments": 2}, "fast and bias are unknown"
         plain(a, b)
         assert len(sink.entries) == 6, "nothing is recorded afterwards"
 
-    def test_patched_functions_are_matched_by_name_alone(self, root: Any, sink: Sink) -> None:
+    def test_patched_functions_are_matched_by_name_alone(self, root, sink):
         """What a definition calls otherwise is something else, whatever its position."""
         unknown = [PatchPoint(None, f"library.run{n}", each) for n, each in enumerate(UNKNOWN)]
         known = PatchPoint(None, "library.mm", signature_of("B", "A", bias=None))
@@ -103,7 +86,7 @@ class TestForms:
         assert sink.axes() == [{"M": 3}]
         assert tracing.stats()["rejected"] == {"arguments": 1}
 
-    def test_collect(self, root: Any, sink: Sink) -> None:
+    def test_collect(self, root, sink):
         a, b = gemm_inputs()
         tracing = runtime(root, sink, ALL)
         tracing.collect(GEMM.name, (a, b))
@@ -125,30 +108,8 @@ class TestForms:
 
 
 class TestWhatIsKept:
-    def test_into_the_dataset(self, root: Any) -> None:
-        by_axes = {
-            DECODE.name: TracingConfig("dump_int32", filter_policy="keep_first_by_axes"),
-            "gemm_*": TracingConfig(filter_policy="keep_first_by_axes"),
-        }
-        with enable_tracing(root, by_axes):
-            for lengths in ([2, 2], [1, 3], [2, 2], [5, 5], [2]):
-                apply(DECODE.name, decode_inputs(lengths), fallback=lambda *x: None)
-            for m in (3, 3, 4):
-                apply(GEMM.name, gemm_inputs(m), fallback=lambda *x: None)
-        found = TraceSet.from_path(root)
-        gemm = [trace.workload for trace in found.workloads[GEMM.name]]
-        assert [each.axes for each in gemm] == [{"M": 3}, {"M": 4}]
-        assert {each.type for each in gemm[0].inputs.values()} == {"random"}
-        decode = [trace.workload for trace in found.workloads[DECODE.name]]
-        assert [each.axes["num_kv_indices"] for each in decode] == [4, 10, 2]
-        first = decode[0].inputs
-        assert first["sm_scale"].value == 0.5
-        assert first["q"].type == "random"
-        tensors = found.get_workload_blob_tensor(first["kv_indptr"].path)
-        assert tensors["kv_indptr"].tolist() == [0, 2, 4]
-
-    def test_a_duplicate_is_never_copied(self, root: Any, sink: Sink, monkeypatch: Any) -> None:
-        copies: list[Any] = []
+    def test_a_duplicate_is_never_copied(self, root, sink, monkeypatch):
+        copies = []
         original = torch.Tensor.to
         monkeypatch.setattr(
             torch.Tensor, "to", lambda self, *a, **k: copies.append(1) or original(self, *a, **k)
@@ -160,7 +121,7 @@ class TestWhatIsKept:
         assert len(copies) == 2
         assert tracing.stats()["duplicates"] == 49
 
-    def test_snapshots_share_nothing(self, root: Any, sink: Sink) -> None:
+    def test_snapshots_share_nothing(self, root, sink):
         a = gemm_inputs()[0]
         strided = torch.arange(64, dtype=torch.float16).view(8, 8)[:, ::2].requires_grad_()
         with runtime(root, sink, TracingConfig("dump_all")) as tracing:
@@ -174,7 +135,7 @@ class TestWhatIsKept:
         assert not kept.requires_grad
         assert sink.entries[0].nbytes() == 2 * (a.numel() + strided.numel())
 
-    def test_calls_of_something_else_are_counted(self, root: Any, sink: Sink) -> None:
+    def test_calls_of_something_else_are_counted(self, root, sink):
         a, b = gemm_inputs()
         args = decode_inputs([1, 1])
         with runtime(root, sink) as tracing:
@@ -193,7 +154,7 @@ class TestWhatIsKept:
         }
         assert sink.axes() == [{"M": 3}], "what was rejected has not used up its size"
 
-    def test_keep_none_is_not_even_wanted(self, root: Any, sink: Sink) -> None:
+    def test_keep_none_is_not_even_wanted(self, root, sink):
         config = {GEMM.name: TracingConfig(filter_policy="keep_none"), UNTOLD.name: ALL}
         with runtime(root, sink, config):
             assert router.wanted() == [UNTOLD.name]
@@ -201,12 +162,12 @@ class TestWhatIsKept:
 
 class TestOwnPolicies:
     @pytest.mark.parametrize("where", ["admit", "keep", "drain"])
-    def test_one_that_fails(self, root: Any, sink: Sink, where: str, caplog: Any) -> None:
+    def test_one_that_fails(self, root, sink, where, caplog):
         class Broken(OnlinePolicy):
-            def admit(self, axes: Any, inputs: Any) -> bool:
+            def admit(self, axes, inputs):
                 return True
 
-        def fail(*args: Any) -> Any:
+        def fail(*args):
             raise ZeroDivisionError("broken policy")
 
         setattr(Broken, where, fail)
@@ -217,8 +178,8 @@ class TestOwnPolicies:
         assert tracing.stats()["errors"] == (1 if where == "drain" else 3)
         assert sum("not recorded" in each.message for each in caplog.records) == 1
 
-    def test_one_that_calls_what_is_traced(self, root: Any, sink: Sink) -> None:
-        def pick(inputs: Any) -> list[str]:
+    def test_one_that_calls_what_is_traced(self, root, sink):
+        def pick(inputs):
             apply(GEMM.name, gemm_inputs(9), fallback=lambda *x: None)
             return ["A"]
 
@@ -226,14 +187,14 @@ class TestOwnPolicies:
             tracing.collect(GEMM.name, gemm_inputs())
         assert sink.axes() == [{"M": 3}]
 
-    def test_mistakes_show_when_tracing_starts(self, root: Any) -> None:
+    def test_mistakes_show_when_tracing_starts(self, root):
         with pytest.raises(ConfigError, match="no tensor input 'X'; it has A, B"):
             enable_tracing(root, {GEMM.name: TracingConfig(["X"])})
         assert not router.in_use
 
 
 class TestErrors:
-    def test_a_store_that_fails_costs_its_entries(self, root: Any, caplog: Any) -> None:
+    def test_a_store_that_fails_costs_its_entries(self, root, caplog):
         sink = Sink(OSError(28, "No space left on device"))
         tracing = runtime(root, sink).start()
         for m in range(1, 4):
@@ -246,8 +207,8 @@ class TestErrors:
         assert (stats["written"], stats["lost"]) == (1, 3)
         assert sum("could not be written" in each.message for each in caplog.records) == 1
 
-    def test_arguments_that_cannot_even_be_listed(self, root: Any, sink: Sink) -> None:
-        def failing() -> Any:
+    def test_arguments_that_cannot_even_be_listed(self, root, sink):
+        def failing():
             yield gemm_inputs()[0]
             raise RuntimeError("its own")
 
@@ -258,15 +219,15 @@ class TestErrors:
         assert not sink.axes()
 
 
-def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:
+def test_compiled_programs_are_recorded(root, sink):
     """torch.compile breaks its graph at what is traced, and looks into nothing of it."""
 
     @apply(GEMM.name)
-    def gemm(A: Any, B: Any) -> Any:
+    def gemm(A, B):
         return A @ B.T
 
     @torch.compile(backend="eager")
-    def program(A: Any, B: Any) -> Any:
+    def program(A, B):
         return gemm(A + 1, B) * 2
 
     a, b = gemm_inputs()
@@ -277,3 +238,75 @@ def test_compiled_programs_are_recorded(root: Any, sink: Sink) -> None:
     assert sink.axes() == [{"M": 3}, {"M": 4}]
     assert tracing.stats()["errors"] == 0
     assert torch.equal(program(a, b), (a + 1) @ b.T * 2)
+
+
+# --------------------------------------------------------------- definitions that change meanwhile
+
+
+RENAMED = definition(
+    GEMM.name, {"A": tensor("M", "K"), "W": tensor("N", "K")}, {"C": tensor("M", "N")}, N=8, K=4
+)
+OTHER_AXES = definition(
+    GEMM.name, {"A": tensor("M", "K"), "B": tensor("N", "K")}, {"C": tensor("M", "N")}, K=4
+)
+TIED = definition(
+    GEMM.name, {"A": tensor("M", "K"), "B": tensor("N", "K")}, {"C": tensor("M", "N")}, ("M >= 1",),
+    N=8, K=4,
+)  # fmt: skip
+
+
+def step(tracing, number):
+    tracing.collect(GEMM.name, gemm_inputs(number))
+    tracing.collect(DECODE.name, decode_inputs([number]))
+    return tracing.flush()
+
+
+def file_of(root):
+    return root / "definitions" / "op" / f"{GEMM.name}.json"
+
+
+@pytest.mark.parametrize("changed", [RENAMED, OTHER_AXES, TIED])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_does_not_fit_any_more_is_not_written(root, changed, before):
+    tracing = TracingRuntime(root, TracingConfig("dump_all"))
+    assert not before or step(tracing, 2)["written"] == 2
+    file_of(root).write_text(changed.model_dump_json())
+    assert {"written": 1, "lost": 1}.items() <= step(tracing, 3).items()
+    file_of(root).write_text(GEMM.model_dump_json())
+    assert step(tracing, 4)["written"] == 2
+    assert len(written(root)) == 3 + 2 * before
+    assert TraceSet.from_path(root).workloads
+
+
+@pytest.mark.parametrize("text", [None, "{", GEMM.model_copy(update={"description": "x"})])
+def test_what_says_nothing_else_is_no_change(root, text):
+    """It is gone, cannot be read, or only its words are others."""
+    tracing = TracingRuntime(root, TracingConfig("dump_all"))
+    if text is None:
+        file_of(root).unlink()
+    else:
+        file_of(root).write_text(text if isinstance(text, str) else text.model_dump_json())
+    assert step(tracing, 2)["written"] == 2
+
+
+def test_they_are_read_anew_only_if_a_file_has_changed(root, monkeypatch):
+    """Reading hundreds of definitions at each flush would hold up the engine."""
+    read = []
+
+    def load(*what):
+        read.append(what)
+        return load_definitions(*what)
+
+    monkeypatch.setattr(store, "load_definitions", load)
+    tracing = TracingRuntime(root, TracingConfig("dump_all"))
+    for number in (2, 3, 4):
+        step(tracing, number)
+    assert len(read) == 1
+    file_of(root).write_text(GEMM.model_copy(update={"description": "x"}).model_dump_json())
+    step(tracing, 5)
+    assert len(read) == 2
+
+
+def test_definitions_that_are_in_no_file(tmp_path):
+    dataset = TraceSet(root=tmp_path, definitions={GEMM.name: GEMM, DECODE.name: DECODE})
+    assert step(TracingRuntime(dataset, TracingConfig()), 2)["written"] == 2

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from textwrap import dedent
-from typing import Any
 
 import pytest
 
@@ -43,38 +42,38 @@ runtime = Runtime()
 class Program:
     """Runs scripts whose first lines are those above, from a file, as spawning needs one."""
 
-    def __init__(self, folder: Any) -> None:
+    def __init__(self, folder):
         self._folder = folder
         self.out = folder / "written"
 
-    def start(self, script: str, *args: Any) -> subprocess.Popen[bytes]:
+    def start(self, script, *args):
         path = self._folder / "program.py"
         path.write_text(START + dedent(script))
         command = [sys.executable, str(path), str(self.out), *map(str, args)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     @staticmethod
-    def finish(process: subprocess.Popen[bytes], code: int = 0) -> tuple[str, str]:
+    def finish(process, code=0):
         out, err = process.communicate(timeout=600)
         assert process.returncode == code, err.decode()
         return out.decode(), err.decode()
 
-    def run(self, script: str, *args: Any, code: int = 0) -> tuple[str, str]:
+    def run(self, script, *args, code=0):
         return self.finish(self.start(script, *args), code)
 
-    def signalled(self, script: str, number: int, code: int) -> tuple[str, str]:
+    def signalled(self, script, number, code):
         process = self.start(script)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
         return self.finish(process, code)
 
-    def written(self) -> list[str]:
+    def written(self):
         return self.out.read_text().split() if self.out.exists() else []
 
 
 @pytest.fixture
-def program(tmp_path: Any) -> Program:
+def program(tmp_path):
     return Program(tmp_path)
 
 

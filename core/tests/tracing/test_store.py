@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from textwrap import dedent
@@ -272,33 +271,6 @@ def test_the_ranks_of_an_engine(root, ranks, locks):
         tensors = trace_set.get_workload_blob_tensor(trace.workload.inputs["indptr"].path)
         assert tensors["indptr"].tolist() == list(range(trace.workload.axes["batch"] + 1))
     assert len(blobs(root)) == 60
-
-
-FOR_EVER = """
-    store, number = Store(root, DEFINITIONS), int(sys.argv[2])
-    while True:
-        number += 1
-        store.add([decode(number), norm(number)])
-        print(number, flush=True)
-"""
-
-
-def test_whatever_was_reported_before_a_kill_is_there(root):
-    reported = []
-    for attempt in range(3):
-        process = start(FOR_EVER, root, attempt * 1000)
-        reported.append(int(process.stdout.readline()))
-        time.sleep(0.02 + 0.017 * attempt)
-        process.kill()
-        rest, _ = process.communicate()
-        reported += [int(text) for text in rest.splitlines(keepends=True) if text.endswith(b"\n")]
-    Store(root, calls.DEFINITIONS).add([calls.decode(9999), calls.norm(9999)])
-    found = records(root)
-    assert set(reported) <= {record["workload"]["axes"].get("batch") for record in found}
-    assert len({record["workload"]["uuid"] for record in found}) == len(found)
-    trace_set = TraceSet.from_path(root)
-    for trace in trace_set.workloads["decode_h4"]:
-        trace_set.get_workload_blob_tensor(trace.workload.inputs["indptr"].path)
 
 
 def test_a_stopped_process_does_not_stop_the_others(root, store, monkeypatch):

@@ -97,10 +97,3 @@ def test_values_of_another_kind_or_missing_anywhere(whole, choose, place, new):
         return b"\n".join([json.dumps(box[0]).encode(), *others])
 
     check_report(*damaged(whole, choose, damage))
-
-
-def test_a_deep_document_is_refused_not_fatal(maker):
-    maker.sound()
-    maker.raw("definitions/op/deep.json", "[" * 100_000 + "]" * 100_000)
-    (finding,) = validate_dataset(maker.root).errors
-    assert str(finding.path) == "definitions/op/deep.json"

@@ -439,7 +439,7 @@ def test_what_is_frozen_when_its_judge_is_killed_ends(tmp_path, eventually, exis
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid = int(done.stdout.split()[-1])
-    eventually(lambda: not exists(pid))
+    assert eventually(lambda: not exists(pid))
     limits.remove_empty_groups()
     assert not list(Path("/sys/fs/cgroup").glob(f"**/fib-candidate-{pid}"))
 

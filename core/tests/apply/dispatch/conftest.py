@@ -26,18 +26,6 @@ from flashinfer_bench.data import Definition  # noqa: E402
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
-
-def _load(name):
-    """Import a module beside this file: tests are no package."""
-    full = f"fib_tests_dispatch_{name}"
-    if full not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
-        sys.modules[full] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[full])
-    return sys.modules[full]
-
-
-_load("oracle")
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 
 
@@ -175,18 +163,6 @@ def bench():
 def make_definition():
     """Make a definition."""
     return define
-
-
-@pytest.fixture
-def solution():
-    """Make a `Solution`."""
-    return Solution
-
-
-@pytest.fixture
-def resolver():
-    """Make a `Resolver`."""
-    return Resolver
 
 
 @pytest.fixture

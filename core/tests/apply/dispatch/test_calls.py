@@ -119,14 +119,6 @@ def test_without_a_fallback_a_miss_says_why(bench, adding, xy):
 # ------------------------------------------------------------------------------------- keys
 
 
-def test_keys_are_those_of_the_builder(bench, xy):
-    made = bench(add)
-    made(*xy)
-    made(*xy)
-    assert made.resolver.asked == [ApplyKey((("n", 3),))]
-    assert [entry.key for entry in made.dispatcher.entries()] == made.resolver.asked
-
-
 class Parity(AxesOnlyKeyBuilder):
     """With a feature: whether the scalar is even."""
 

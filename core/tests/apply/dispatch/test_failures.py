@@ -88,19 +88,6 @@ def test_without_a_fallback_a_failure_raises(bench, xy):
         made.alone(*xy)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_strict_raises_what_the_solution_raises(bench, xy, known):
-    solution = Sometimes(lambda call: call > known, raises)
-    made = bench(solution, strict=True)
-    if known:
-        made(*xy)
-    for _ in range(5):
-        with pytest.raises(ValueError, match="it does not work"):
-            made(*xy)
-    assert made.original.calls == []
-    assert made.state == ["plain"]
-
-
 def test_interrupts_are_not_held_up(bench, xy):
     def interrupted(x, y):
         raise KeyboardInterrupt

@@ -39,19 +39,6 @@ def test_compiled_callers_break_their_graph_here(adding, backend):
     assert adding.stats.fallbacks == 0
 
 
-def test_weights_that_could_be_trained(bench, xy):
-    x, y = xy[0], torch.nn.Parameter(xy[1])
-    made = bench(lambda x, y: x + y)
-    for _ in range(3):
-        with torch.no_grad():
-            assert torch.equal(made(x, y), x + y)
-        assert made(x, y) == "original"
-        with torch.inference_mode():
-            assert torch.equal(made(x, y), x + y)
-        assert made(x, y) == "original"
-    assert made.stats == Stats(6, 6, 0, {"grad": 6})
-
-
 @pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
 def test_traces_hold_the_original(adding, tracing_mode):
     x, y = torch.rand(3, 4), torch.rand(3, 4)

@@ -1,7 +1,5 @@
 """Beside core's rule there are those of a plugin."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

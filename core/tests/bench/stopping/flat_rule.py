@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from flashinfer_bench.bench.stopping import StoppingRule, parameter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,7 @@ class Flat(StoppingRule):
     max_angle: float = parameter(0.05, "Steepest course.", unit="degree", high=90.0)
     min_r2: float = parameter(0.36, "Least fit of a line.", unit="", high=1.0)
 
-    def wants_more(self, samples_ms: Sequence[float]) -> bool:
+    def wants_more(self, samples_ms):
         last = samples_ms[-8:]
         return len(last) < 8 or max(last) > min(last) * (1 + self.max_angle)
 
@@ -36,6 +33,6 @@ class Near(StoppingRule):
     reach: float = parameter(0.005, "How near.", unit="fraction", high=1.0)
     calm: float = parameter(0.02, "Not looked at.", unit="fraction", high=1.0)
 
-    def wants_more(self, samples_ms: Sequence[float]) -> bool:
+    def wants_more(self, samples_ms):
         last = samples_ms[-2:]
         return len(last) < 2 or max(last) > min(last) * (1 + self.reach)

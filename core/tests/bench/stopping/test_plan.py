@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +15,6 @@ from flashinfer_bench.bench.stopping import (
     TimingPlan,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 @dataclass(frozen=True)
 class UpTo(StoppingRule):
@@ -26,15 +23,15 @@ class UpTo(StoppingRule):
     name: ClassVar[str] = "up_to"
     enough: int
 
-    def wants_more(self, samples_ms: Sequence[float]) -> bool:
+    def wants_more(self, samples_ms):
         return len(samples_ms) < self.enough
 
 
-def plan_of(**settings: Any) -> TimingPlan:
+def plan_of(**settings):
     return TimingPlan.of(BenchmarkConfig(**settings))
 
 
-def followed(plan: TimingPlan, call_s: float = 0.0) -> tuple[list[Step], int, str]:
+def followed(plan, call_s=0.0):
     """Follow a plan as its docstring says; return the steps, the timed calls, and the ending."""
     seconds, taken, steps = 0.0, 0, []
     while (ending := plan.ending([1.0] * taken, seconds)) is None:
@@ -50,14 +47,14 @@ def followed(plan: TimingPlan, call_s: float = 0.0) -> tuple[list[Step], int, st
 
 class TestFixed:
     @given(st.integers(1, 9), st.integers(0, 20), st.integers(1, 60))
-    def test_is_rounds_of_warmup_and_iterations(self, trials: int, warmup: int, calls: int) -> None:
+    def test_is_rounds_of_warmup_and_iterations(self, trials, warmup, calls):
         plan = plan_of(num_trials=trials, warmup_runs=warmup, iterations=calls)
         steps, taken, ending = followed(plan, call_s=100.0)
         assert steps == [Step(warmup, calls)] * trials
         assert taken == trials * calls == plan.max_samples
         assert ending == "rule"
 
-    def test_limits_add_and_take_away(self) -> None:
+    def test_limits_add_and_take_away(self):
         assert followed(plan_of(max_samples=70))[0] == [Step(10, 50), Step(10, 20)]
         assert followed(plan_of(max_samples=70))[1:] == (70, "max_samples")
         assert followed(plan_of(min_samples=190))[1] == 190
@@ -66,9 +63,7 @@ class TestFixed:
     @given(
         st.integers(1, 9), st.integers(0, 20), st.integers(1, 60), st.integers(1, 30), st.booleans()
     )
-    def test_split_has_the_same_calls(
-        self, trials: int, warmup: int, calls: int, count: int, capped: bool
-    ) -> None:
+    def test_split_has_the_same_calls(self, trials, warmup, calls, count, capped):
         limits = {"max_samples": 40} if capped else {}
         plan = plan_of(num_trials=trials, warmup_runs=warmup, iterations=calls, **limits)
         total = followed(plan)[1]
@@ -80,40 +75,37 @@ class TestFixed:
         assert max(sizes) - min(sizes) <= 1
         assert all(step.warmup >= min(3, warmup) for (step,), _, _ in found)
 
-    def test_parts_share_the_time(self) -> None:
+    def test_parts_share_the_time(self):
         parts = plan_of(max_seconds=9.0).split(6)
         assert [part.max_seconds for part in parts] == [1.5] * 6
 
 
-class TestOthers:
-    @given(
-        st.integers(1, 400),
-        st.integers(1, 50),
-        st.integers(1, 200),
-        st.integers(1, 400),
-        st.floats(0, 2),
-    )
-    def test_always_ends_within_the_limits(
-        self, enough: int, batch: int, least: int, more: int, call_s: float
-    ) -> None:
-        plan = TimingPlan(UpTo(enough), 3, batch, least, least + more, max_seconds=50.0)
-        _, taken, ending = followed(plan, call_s)
-        assert 1 <= taken <= plan.max_samples
-        if ending == "rule":
-            assert taken >= max(enough, least)
-        if ending == "max_seconds":
-            assert (taken + 3) * call_s >= 50.0
-        assert (taken - 1) * call_s < 50.0
+@given(
+    st.integers(1, 400),
+    st.integers(1, 50),
+    st.integers(1, 200),
+    st.integers(1, 400),
+    st.floats(0, 2),
+)
+def test_always_ends_within_the_limits(enough, batch, least, more, call_s):
+    plan = TimingPlan(UpTo(enough), 3, batch, least, least + more, max_seconds=50.0)
+    _, taken, ending = followed(plan, call_s)
+    assert 1 <= taken <= plan.max_samples
+    if ending == "rule":
+        assert taken >= max(enough, least)
+    if ending == "max_seconds":
+        assert (taken + 3) * call_s >= 50.0
+    assert (taken - 1) * call_s < 50.0
 
 
 class TestWithin:
-    def test_rounds_shrink(self) -> None:
+    def test_rounds_shrink(self):
         plan = plan_of().within(90.0, 1.0)
         assert followed(plan)[0] == [Step(5, 25)] * 3
         assert followed(plan_of().within(0.0, 1.0))[0] == [Step(0, 1)] * 3
 
     @given(st.floats(-1, 500), st.floats(1e-6, 10))
-    def test_shrunk_rounds_take_no_longer_than_allowed(self, budget: float, call: float) -> None:
+    def test_shrunk_rounds_take_no_longer_than_allowed(self, budget, call):
         plan = plan_of().within(budget, call)
         calls = sum(step.warmup + step.calls for step in followed(plan)[0])
         assert calls == 3 or calls * call <= budget * (1 + 1e-9)

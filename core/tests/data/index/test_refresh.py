@@ -76,16 +76,6 @@ def test_only_what_was_appended_is_decoded(dataset, kept, decoded, make):
     assert min(latencies(dataset)) == 0.1
 
 
-def test_many_small_appends(dataset, kept, make):
-    for count in range(4, 30):
-        append_lines(dataset / FILE, [line(make, uuid=f"w{count % 5}", latency_ms=1 / count)])
-        assert total(dataset) == count
-    rows = TraceIndex.open(dataset).rows(NAME)
-    assert rows[-1].latency_ms == 1 / 29
-    tasks = {row.task for row in rows}
-    assert len(tasks) == len({(one.solution, one.text) for one in tasks})
-
-
 def test_an_edit_of_the_same_size_before_an_append_is_seen(dataset, kept, make):
     """Only the whole content shows it: the beginning and the end are as they were."""
     total(dataset)
@@ -171,16 +161,3 @@ def test_a_broken_line_that_becomes_a_document(dataset, kept, make, writer):
     writer.text("traces/x.json", text)
     assert total(dataset) == 4
     assert not TraceIndex.open(dataset).errors
-
-
-def test_a_broken_line_that_is_appended_has_its_number(dataset, kept):
-    total(dataset)
-    append_lines(dataset / FILE, [b"nonsense\n"])
-    assert [error.line for error in TraceIndex.open(dataset).errors] == [4]
-
-
-def test_broken_lines_are_named_again(dataset, kept, writer):
-    writer.text("traces/x.jsonl", '{"definition": 3}\n\nnonsense\n')
-    for _ in range(2):
-        errors = TraceIndex.open(dataset).errors
-        assert [(one.path.name, one.line) for one in errors] == [("x.jsonl", 1), ("x.jsonl", 3)]

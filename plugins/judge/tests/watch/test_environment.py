@@ -29,9 +29,9 @@ class Scripted(Watcher):
     name = "scripted"
     devices = ("cpu",)
 
-    def __init__(self, *readings, summary=Summary(), at_start=None, at_stop=None):  # noqa: B008
+    def __init__(self, *readings, summary=Summary(), at_start=None):  # noqa: B008
         self.readings = list(readings)
-        self.summary, self.at_start, self.at_stop = summary, at_start, at_stop
+        self.summary, self.at_start = summary, at_start
         self.asked = self.stopped = 0
 
     def start(self, device):
@@ -48,8 +48,6 @@ class Scripted(Watcher):
 
     def stop(self):
         self.stopped += 1
-        if self.at_stop:
-            raise self.at_stop
         return self.summary
 
 
