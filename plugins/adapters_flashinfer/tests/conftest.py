@@ -4,8 +4,6 @@
 it is imported in place of the installed one.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """What the tests of the attention adapters share: a runtime, references, planned wrappers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Definitions, solutions that count their calls, and adapters put on, for the tests of adapters."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 Small sizes that FlashInfer allows: the compressed part is a multiple of 128, the rotated of 64.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 

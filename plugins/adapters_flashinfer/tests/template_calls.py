@@ -5,16 +5,6 @@ import inspect
 import torch
 
 
-def original_of(counter):
-    """A stand-in for a function; counts its calls."""
-
-    def original(*args, **kwargs):
-        counter.append((args, kwargs))
-        return "original"
-
-    return original
-
-
 def parameters_of(route):
     return inspect.signature(route._api.function).parameters
 
@@ -62,26 +52,8 @@ def made_up(route, plan):
     return {name: value for name, value in values.items() if name in parameters}
 
 
-def made_up_outputs(plan, places):
+def outputs_of(plan, places):
     """What a solution could return for such a call: fresh tensors, of ones."""
     sizes = sizes_of(plan.template)
-    made = []
-    for index, spec in enumerate(plan.template.outputs.values()):
-        if index in places:
-            made.append(torch.ones_like(places[index]))
-        else:
-            made.append(torch.ones_like(tensor(spec.dim_names, sizes)))
-    return made
-
-
-def as_result(outputs):
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def same(left, right):
-    """Whether two tensors are the same, NaN equal to itself."""
-    return left.dtype == right.dtype and torch.equal(bytes_of(left), bytes_of(right))
-
-
-def bytes_of(value):
-    return value.detach().contiguous().reshape(-1).view(torch.uint8)
+    specs = enumerate(plan.template.outputs.values())
+    return [torch.ones_like(places.get(i, tensor(s.dim_names, sizes))) for i, s in specs]

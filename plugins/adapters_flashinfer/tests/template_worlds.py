@@ -1,7 +1,5 @@
 """A patched function of a small library, with one solution enabled; and definitions."""
 
-from __future__ import annotations
-
 import torch
 from making import SCALAR, dataset, define, tensor
 

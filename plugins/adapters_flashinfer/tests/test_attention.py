@@ -1,7 +1,5 @@
 """Attention: plans and runs are paired, however plans are made, and whatever state they leave."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

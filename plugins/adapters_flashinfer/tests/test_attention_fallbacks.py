@@ -1,7 +1,5 @@
 """Attention: calls that are of no definition go to the original, each for a reason."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 
@@ -228,20 +226,6 @@ def test_custom_kernels(kind):
     with pytest.raises(TypeError):
         wrapper.run(q, pages.cache())
     assert refusals.new() == {"arguments for a custom kernel": 1, "custom kernel": 1}
-
-
-@decode
-def test_several_queries_a_request(kind):
-    from flashinfer import BatchDecodeWithPagedKVCacheWrapper as Wrapper
-
-    if not hasattr(Wrapper, "_plan_impl"):
-        pytest.skip("this release plans for one query a request only")
-    pages = Pages(16)
-    table = (pages.indptr, pages.indices, i32(2, 2, 2))
-    made = decoder(pages, use_tensor_cores=True)
-    wrapper = plan_decode(made, pages, table=table, q_len_per_req=2)
-    with kind.refuses("several queries"):
-        wrapper.run(random(6, HQ, D), pages.cache())
 
 
 @ragged

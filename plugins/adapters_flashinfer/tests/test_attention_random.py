@@ -1,7 +1,5 @@
 """Any page table, layout and form of cache: a routed call answers what the original does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gqa import (

@@ -1,7 +1,5 @@
 """``fib adapters list``: each target, its state, and why."""
 
-from __future__ import annotations
-
 import json
 import os
 
@@ -119,10 +117,7 @@ def test_a_check_patches_and_says_what_does_not_work(listed):
     assert told["p1cli_lib.gone"] == ("missing", "p1cli_lib has no 'gone'")
     assert told["p1cli_lib.late"] == ("patched", "")
     assert told["p1cli_absent.f"] == ("missing", "p1cli_absent is not installed")
-    assert told["p1cli_fails.f"] == (
-        "missing",
-        "p1cli_fails cannot be imported: OSError: no GPU",
-    )
+    assert told["p1cli_fails.f"] == ("missing", "p1cli_fails cannot be imported: OSError: no GPU")
     assert told["p1cli_lib.g"][0] == "failed"
     assert targets["p1cli_lib.f"]["version"] == "7.8"
 

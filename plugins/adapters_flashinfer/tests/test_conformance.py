@@ -1,7 +1,5 @@
 """Each adapter keeps to the contract of all adapters."""
 
-from __future__ import annotations
-
 import pytest
 
 import fib_adapters_flashinfer
@@ -25,8 +23,5 @@ class TestAdapters(AdapterConformance):
     def case(self, request):
         record = RECORDS[request.param]
         sums = [path for path in record.targets if path.endswith(".run_return_lse")]
-        arguments = {
-            "torch.nn.functional.linear": _linear,
-            **dict.fromkeys(sums, _run_return_lse),
-        }
+        arguments = {"torch.nn.functional.linear": _linear, **dict.fromkeys(sums, _run_return_lse)}
         return AdapterCase(record=record, arguments=arguments)

@@ -4,8 +4,6 @@ See `engine_sims`; each runs in a process of its own, on the real FlashInfer pac
 for each form and layout of the cache.
 """
 
-from __future__ import annotations
-
 import pytest
 
 GQA = "h4_kv2_d64"

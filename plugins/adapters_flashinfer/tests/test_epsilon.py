@@ -1,7 +1,5 @@
 """Which epsilon a definition has: an input, a tag, a constant in its reference, or the default."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

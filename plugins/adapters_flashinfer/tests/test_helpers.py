@@ -1,7 +1,5 @@
 """Arguments by name, and a memory for each object."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 

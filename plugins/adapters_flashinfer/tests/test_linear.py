@@ -1,7 +1,5 @@
 """``linear`` is answered by solutions for matrix products, under all its conditions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from making import enabled, gemm, patched

@@ -1,7 +1,5 @@
 """MLA runs that are of no definition: the original has them, once, for the reason counted."""
 
-from __future__ import annotations
-
 import mla_calls as calls
 import pytest
 import torch

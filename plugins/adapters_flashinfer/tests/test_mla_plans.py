@@ -1,7 +1,5 @@
 """Plans of MLA wrappers: what is read of them, when, and for how long it counts."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 
@@ -29,21 +27,6 @@ def test_plans_on_the_host_may_be_overwritten_after_planning():
         arrays[3].copy_(other.kv_lens)
         calls.close(wrapper.run(*batch.tensors), expected)
         assert len(next(iter(solutions.values())).calls) == 1
-
-
-def test_each_plan_counts_for_the_runs_that_follow_it():
-    batches = [calls.Batch([1] * n, list(range(1, n + 1)), seed=n) for n in (2, 5, 3)]
-    prefill = calls.Batch([2, 2], [4, 5])
-    definitions = [calls.definition("decode"), calls.definition("prefill_causal")]
-    with calls.applied(*definitions) as solutions:
-        wrapper = calls.wrapper()
-        for batch in batches:
-            batch.plan(wrapper)
-            for _ in range(2):
-                calls.close(wrapper.run(*batch.tensors), batch.expected()[0])
-        prefill.plan(wrapper, causal=True)
-        calls.close(wrapper.run(*prefill.tensors), prefill.expected(causal=True)[0])
-    assert [len(each.calls) for each in solutions.values()] == [6, 1]
 
 
 # ------------------------------------------------------------------------------- CUDA graphs

@@ -1,7 +1,5 @@
 """Calls of norms that no definition describes go to the original, once, with a reason."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from making import enabled, fused, patched, rmsnorm

@@ -1,7 +1,5 @@
 """The plugin is found, is light, and its adapters are installed while anything is enabled."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

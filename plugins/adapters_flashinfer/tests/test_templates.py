@@ -1,14 +1,11 @@
 """Every function of the real FlashInfer that has a template: routed as the template says."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections import Counter
 
 import pytest
 import template_calls as calls
-import torch
 
 from fib_adapters_flashinfer.templates import TemplateAdapter, TemplateRoute, read_apis
 from fib_adapters_flashinfer.templates.plan import definition_name
@@ -72,7 +69,7 @@ def test_names_are_those_of_flashinfer(routed):
 def test_every_template_routes_a_call_that_is_made_up_from_it(routed):
     outcomes = Counter()
     for spec, route, plan in routed:
-        outcome = _made_up_call(spec, route, plan)
+        outcome = _made_up_call(route, plan)
         outcomes[outcome] += 1
         if outcome != "routed":
             print(f"  {spec.path} by {plan.template.name_prefix}: {outcome}")
@@ -80,7 +77,8 @@ def test_every_template_routes_a_call_that_is_made_up_from_it(routed):
     assert {*outcomes} <= {"routed", "routed, once chosen"}
 
 
-def _made_up_call(spec, route, plan):
+def _made_up_call(route, plan):
+    """Have a solution answer; it gets what the template says, and the original is not called."""
     values = calls.made_up(route, plan)
     outcome = "routed"
     if not _is_chosen(route, plan, values):
@@ -91,21 +89,21 @@ def _made_up_call(spec, route, plan):
         plan = route._chosen({})
     understood = route.understand(**values)
     assert understood.rest.plan is plan
-    places = understood.rest.places
-    made = calls.made_up_outputs(plan, places)
-    seen, originals = [], []
+    seen, outputs = [], calls.outputs_of(plan, understood.rest.places)
+
+    def original(*args, **kwargs):
+        pytest.fail(f"{route.label}: {route_stats()[route.label]}")
 
     def solution(**inputs):
         seen.append(inputs)
-        return calls.as_result(made)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    wrapper = route_calls(route, calls.original_of(originals))
     with enable_apply({understood.name: solution}):
-        result = wrapper(**values)
-    if originals:
-        pytest.fail(f"{spec.path}: {route_stats()[route.label]}")
+        route_calls(route, original)(**values)
     _check_inputs(plan, values, seen)
-    _check_outputs(route, plan, places, made, result)
+    for index, buffer in understood.rest.places.items():
+        assert buffer.dtype == outputs[index].dtype
+        assert bool((buffer.float() == 1).all())
     return outcome
 
 
@@ -127,22 +125,6 @@ def _check_inputs(plan, values, seen):
         if value is not None:
             wanted = value if each.item is None else value[each.item]
             assert given[name] is wanted, name
-
-
-def _check_outputs(route, plan, places, made, result):
-    for index, buffer in places.items():
-        assert calls.same(buffer, made[index])
-    annotation = inspect.signature(route._api.function).return_annotation
-    if annotation is None:
-        assert result is None
-        return
-    fresh = [each for i, each in enumerate(made) if i not in places]
-    returned = result if isinstance(result, (tuple, list)) else [result]
-    known = {id(each) for each in (*fresh, *places.values(), None)}
-    narrowed = [o.narrow for o in plan.results.outputs]
-    assert any(narrowed) or all(id(each) in known or each is None for each in returned)
-    if annotation is torch.Tensor:
-        assert isinstance(result, torch.Tensor)
 
 
 def test_releases_without_templates_have_nothing_to_route(flashinfer):

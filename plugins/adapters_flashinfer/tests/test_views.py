@@ -1,7 +1,5 @@
 """Views of caches that are kept from call to call: which hold, and for how long."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """The problem that the tests of all builders pose, in the files of ``sources``."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Solutions that can be built."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -75,6 +75,14 @@ class TestLoading:
         finally:
             executor.close()
 
+    @pytest.mark.parametrize("macro", ["TORCH_LIBRARY", "STABLE_TORCH_LIBRARY"])
+    def test_operators_with_a_name_of_their_own(self, refused, make_solution, source, macro):
+        text = source("returns.cpp").replace("LIBRARY(TORCH_EXTENSION_NAME", "LIBRARY(my_ops")
+        text = text.replace("STABLE_TORCH_LIBRARY", macro)
+        error = refused(make_solution(files={"main.cpp": text}))
+        assert f"main.cpp: {macro}(my_ops, …)" in str(error)
+        assert error.hint == f"Write {macro}(TORCH_EXTENSION_NAME, …)."
+
     def test_a_library_without_module_and_operators(self, refused, make_solution):
         error = refused(make_solution(files={"main.cpp": "int run() { return 1; }\n"}))
         assert "has neither a Python module nor operators" in str(error)

@@ -1,7 +1,5 @@
 """CUDA: what compiles without a GPU, and what runs on one."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

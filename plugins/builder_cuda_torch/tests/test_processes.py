@@ -1,7 +1,5 @@
 """Builds by several processes, killed builds, and what a process needs to load a finished one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Which commands run, and what a build is said to depend on."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What compiled functions tell of their arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,17 +1,10 @@
 """The problem that the tests of all builders pose, in Python."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_builder_python.builder import PythonBuilder
 from fib_tests.builds import cache_folder
-from fib_tests.scaled_add import (
-    build,
-    definition,
-    inputs,
-    maker_of,
-)
+from fib_tests.scaled_add import build, definition, inputs, maker_of
 
 RETURNS = "def run(x, y, scale):\n    return (x + y) * scale\n"
 

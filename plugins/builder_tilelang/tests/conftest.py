@@ -1,18 +1,10 @@
 """The problem that the tests of all builders pose, in TileLang."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_builder_tilelang.builder import TileLangBuilder
 from fib_tests.builds import cache_folder
-from fib_tests.scaled_add import (
-    build,
-    definition,
-    inputs,
-    maker_of,
-    run_in_child,
-)
+from fib_tests.scaled_add import build, definition, inputs, maker_of, run_in_child
 
 KERNEL = """
 import tilelang

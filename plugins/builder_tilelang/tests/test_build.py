@@ -1,7 +1,5 @@
 """Solutions that can be built, for the CPU."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

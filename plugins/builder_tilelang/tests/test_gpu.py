@@ -1,7 +1,5 @@
 """Kernels that run on a GPU; skipped where there is none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What is left of the changes that ``import tilelang`` makes to a process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

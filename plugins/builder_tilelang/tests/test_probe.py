@@ -1,7 +1,5 @@
 """What the probe says, in every situation that an environment may be in."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import pytest
@@ -16,17 +14,11 @@ BOUNDS = ">=0.1.11,<0.1.13"
 def environment(monkeypatch):
     """Return a function that makes this environment look like another."""
 
-    def arrange(*, missing=(), needs=(f"apache-tvm-ffi{BOUNDS}",), **versions):
+    def arrange(*, needs=(f"apache-tvm-ffi{BOUNDS}",), **versions):
         installed = {"tilelang": "0.1.15", "apache-tvm-ffi": "0.1.12"} | versions
-        monkeypatch.setattr(module, "find_spec", lambda name: None if name in missing else object())
-
-        def version(name):
-            if installed.get(name) is None:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return installed[name]
-
-        monkeypatch.setattr(module, "version", version)
-        monkeypatch.setattr(module, "requires", lambda name: version(name) and list(needs))
+        monkeypatch.setattr(module, "find_spec", lambda name: object())
+        monkeypatch.setattr(module, "version", installed.__getitem__)
+        monkeypatch.setattr(module, "requires", lambda name: list(needs))
 
     return arrange
 

@@ -1,7 +1,5 @@
 """The problem that the tests of all builders pose, in Triton."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Which errors of a call are the compiler's, and what is said about them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -80,8 +78,7 @@ SOURCES = {
     "no GPU": compiling("def kernel(x, n):\n    tl.store(x, n)\n")
     + "def run(x, y, scale):\n    kernel[(1,)](torch.zeros(8), 3)\n",
     "disk": compiling("def kernel(x, n):\n    tl.store(x, n + 1)\n").replace(
-        "    triton.compile(",
-        "    triton.knobs.cache.dir = '/proc/none'\n    triton.compile(",
+        "    triton.compile(", "    triton.knobs.cache.dir = '/proc/none'\n    triton.compile("
     ),
     "full": compiling("def kernel(x, n):\n    tl.store(x, n + 2)\n").replace(
         "    triton.compile(",

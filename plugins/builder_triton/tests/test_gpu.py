@@ -1,7 +1,5 @@
 """Kernels that Triton compiles for a real GPU. Run with ``pytest -m gpu``."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

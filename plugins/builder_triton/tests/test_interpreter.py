@@ -1,7 +1,5 @@
 """What the interpreter needs help with, and what has to be said about it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The plugin as the host sees it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

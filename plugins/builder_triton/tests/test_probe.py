@@ -1,8 +1,5 @@
 """What the probes say, in every situation that a machine may be in."""
 
-from __future__ import annotations
-
-import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -15,39 +12,30 @@ from flashinfer_bench.compile.toolkit import Tool, find_cc
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """Return a function that makes this machine look like another."""
+    """Return a function that makes this machine one with Triton, a C compiler and these GPUs."""
 
-    def arrange(*, missing=(), architectures=(), amd=False, torch="2.13.0+cu130", **versions):
-        versions = {"triton": "3.7.1", "torch": torch} | versions
-        monkeypatch.setattr(probes, "find_spec", lambda name: None if name in missing else object())
-
-        def version(name):
-            if versions.get(name) is None:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return versions[name]
-
-        monkeypatch.setattr(probes, "version", version)
-        monkeypatch.setattr(probes, "gpu_architectures", lambda: architectures)
+    def arrange(*architectures):
+        versions = {"triton": "3.7.1", "torch": "2.13.0+cu130"}
         gcc = Tool("cc", Path("/usr/bin/gcc"), "gcc (GCC) 12.2.0")
+        monkeypatch.setattr(probes, "find_spec", lambda name: object())
+        monkeypatch.setattr(probes, "version", versions.__getitem__)
+        monkeypatch.setattr(probes, "gpu_architectures", lambda: architectures)
         monkeypatch.setattr(toolkit, "find_cc", lambda: gcc)
-        kfd = tmp_path / "kfd"
-        if amd:
-            kfd.touch()
-        monkeypatch.setattr(probes, "_AMD_DRIVER", kfd)
+        monkeypatch.setattr(probes, "_AMD_DRIVER", tmp_path / "kfd")
 
     return arrange
 
 
 class TestCompiled:
     def test_with_a_gpu(self, machine):
-        machine(architectures=("8.0", "9.0"))
+        machine("8.0", "9.0")
         answer = probe()
         assert answer.ok
         assert answer.reason == "triton 3.7.1, NVIDIA GPU of compute capability 8.0, 9.0, cc 12.2.0"
 
     @pytest.mark.parametrize("cc", ["", "/no/such/compiler"])
     def test_without_a_c_compiler(self, machine, monkeypatch, tmp_path, cc):
-        machine(architectures=("9.0",))
+        machine("9.0")
         monkeypatch.setattr(toolkit, "find_cc", find_cc)
         monkeypatch.setenv("CC", cc)
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -60,7 +48,7 @@ class TestCompiled:
 class TestInterpreted:
     @pytest.mark.parametrize("value", ["", "0", "false", "2", " 1"])
     def test_switched_off(self, machine, monkeypatch, value):
-        machine(architectures=("9.0",))
+        machine("9.0")
         monkeypatch.setenv("TRITON_INTERPRET", value)
         answer = probe_interpreter()
         assert not answer.ok

@@ -1,7 +1,5 @@
 """The problem that the tests of all builders pose, in C++."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Solutions that can be built, and how they are called."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

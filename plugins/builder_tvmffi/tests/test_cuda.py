@@ -1,7 +1,5 @@
 """CUDA: compiled and loaded anywhere with a toolkit, run where there is a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Solutions of several files, and what is rebuilt when one of them changes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

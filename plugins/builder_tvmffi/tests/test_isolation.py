@@ -1,7 +1,5 @@
 """Solutions in one process do not meet; nor do they meet what others have loaded."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a solution asks of its compilers: flags, folders, libraries."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

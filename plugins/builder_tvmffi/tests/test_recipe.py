@@ -1,7 +1,5 @@
 """Commands, without running them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -53,11 +51,7 @@ class TestCuda:
         assert not any("gencode" in flag for flag in made.compilers["cpp"])
 
     @pytest.mark.parametrize(
-        "flags",
-        [
-            ("-arch=sm_90a",),
-            ("-gencode arch=compute_90a,code=sm_90a",),
-        ],
+        "flags", [("-arch=sm_90a",), ("-gencode arch=compute_90a,code=sm_90a",)]
     )
     def test_unless_the_solution_chooses(self, cuda_recipe, flags, monkeypatch):
         def fail():
@@ -86,12 +80,7 @@ class TestCuda:
 
     @pytest.mark.parametrize(
         ("flags", "linked"),
-        [
-            (("-rdc=true",), True),
-            (("-dc",), True),
-            (("-rdc=false",), False),
-            ((), False),
-        ],
+        [(("-rdc=true",), True), (("-dc",), True), (("-rdc=false",), False), ((), False)],
     )
     def test_code_that_is_to_be_linked_is(self, cuda_recipe, flags, linked):
         made, _ = cuda_recipe(flags)

@@ -1,7 +1,5 @@
 """The rules for calling conventions, without a compiler."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A builder for C, compilers that only pretend, and processes that build."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

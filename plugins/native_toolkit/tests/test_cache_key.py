@@ -1,7 +1,5 @@
 """What must differ for two builds to be two, and what must not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

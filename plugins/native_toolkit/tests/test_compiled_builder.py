@@ -1,7 +1,5 @@
 """Compile once, keep it, load it: with the system's C compiler."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Native libraries: found in toolkits, wheels and checkouts that look like the real ones."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """What the environment asks of compilers."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_native_toolkit import environment

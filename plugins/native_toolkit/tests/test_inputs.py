@@ -1,7 +1,5 @@
 """What a build reads from outside, headers and libraries: when it changes, so does the build."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """What a solution says about how it is compiled, and what is refused."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import PurePosixPath
 

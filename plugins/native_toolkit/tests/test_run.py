@@ -1,7 +1,5 @@
 """Running tools, and what their end means."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

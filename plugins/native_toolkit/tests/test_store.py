@@ -1,7 +1,5 @@
 """Listing and pruning the cache."""
 
-from __future__ import annotations
-
 import os
 import time
 
@@ -78,11 +76,7 @@ class TestList:
     def test_what_only_has_such_a_name_is_left_alone(self, cache_folder, build):
         build(1)
         token = f"123-{'0' * 32}"
-        for path in (
-            f"theirs/{NAME}",
-            f"theirs/{NAME}.partial-abc",
-            f"scratch/{token}",
-        ):
+        for path in (f"theirs/{NAME}", f"theirs/{NAME}.partial-abc", f"scratch/{token}"):
             (cache_folder / path).mkdir(parents=True)
             (cache_folder / path / "precious").write_text("x")
         for marked in ("build.json", ".complete"):

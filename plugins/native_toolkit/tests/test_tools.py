@@ -1,18 +1,11 @@
 """Finding compilers: real ones, and some that only pretend."""
 
-from __future__ import annotations
-
 import os
 import shlex
 
 import pytest
 
-from fib_native_toolkit import (
-    cuda_home,
-    find_cxx,
-    find_nvcc,
-    tools,
-)
+from fib_native_toolkit import cuda_home, find_cxx, find_nvcc, tools
 from flashinfer_bench.errors import CapabilityError
 
 NVCC = """\

@@ -1,7 +1,5 @@
 """The hook of the first release, which is told of each call that apply sees."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashinfer_bench.apply import apply

@@ -1,7 +1,5 @@
 """The page of the op families says what the records of the plugin say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Core's own key builders: what counts for them, and that calls and workloads agree."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The least work of attention, indexers and mixtures of experts, counted again one by one."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -158,7 +158,8 @@ def test_ten_thousand_evaluations_with_everything_stay_small(make_result, unpack
         for n in range(50)
     }  # fmt: skip
     rows = [row_of(one) for one in (*older, *results)]
-    trace_set = SimpleNamespace(definitions={}, solutions=solutions, run_rows=lambda: rows)
+    given = {"definitions": {}, "solutions": solutions, "root": None}
+    trace_set = SimpleNamespace(**given, run_rows=lambda: rows)
     page = render_page(results, INFO, (), trace_set)
     assert len(page.encode()) < 3_000_000
     shapes, data = unpack(page, "shapes"), unpack(page, "data")

@@ -9,8 +9,6 @@ of this package stands in for one area and has a function ``install(patch)``.
 ...     cpu.calls["norm.rmsnorm"]  # how often the kernel ran
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

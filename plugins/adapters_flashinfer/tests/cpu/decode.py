@@ -1,7 +1,5 @@
 """Decode on the CPU: the kernels behind FlashInfer's wrapper for one query per request."""
 
-from __future__ import annotations
-
 from cpu import prefill
 
 

@@ -4,8 +4,6 @@ The arithmetic is that of multi-head latent attention with absorbed projections:
 compressed keys and from the rotated ones, values that are the compressed keys again.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Norms on the CPU: the kernels behind ``flashinfer.norm``, by their definitions."""
 
-from __future__ import annotations
-
 import torch
 
 

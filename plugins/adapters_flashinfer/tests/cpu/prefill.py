@@ -3,8 +3,6 @@
 Batch decode runs on the first as well where it uses tensor cores.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -3,13 +3,12 @@
 Solutions are written from the definitions alone: they get tensors by name, and no wrapper.
 """
 
-from __future__ import annotations
-
 import json
 
 import gqa
 import making
 import mla_calls
+import torch
 from cpu.norm import normalised
 from making import SCALAR, define, tensor
 
@@ -47,6 +46,18 @@ def ragged(q, k, v, qo_indptr, kv_indptr, sm_scale):
     return gqa.ragged_reference(q, k, v, qo_indptr, kv_indptr, sm_scale)
 
 
+def mla(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, sm_scale):
+    rows = zip(kv_indptr.tolist(), kv_indptr[1:].tolist(), strict=False)
+    found = []
+    for row, (begin, end) in enumerate(rows):
+        pages = kv_indices[begin:end].long()
+        keys, rotated = ckv_cache[pages, 0].float(), kpe_cache[pages, 0].float()
+        scores = (q_nope[row].float() @ keys.T + q_pe[row].float() @ rotated.T) * sm_scale
+        found.append((torch.softmax(scores, -1) @ keys, torch.logsumexp(scores, -1) / 0.6931472))
+    out, lse = (torch.stack(each) for each in zip(*found, strict=True))
+    return out.to(q_nope.dtype), lse
+
+
 FUNCTIONS = {
     "rmsnorm_h64": rmsnorm,
     "fused_add_rmsnorm_h64": fused_add_rmsnorm,
@@ -55,7 +66,7 @@ FUNCTIONS = {
     f"gqa_paged_prefill_causal_{GQA}_ps1": prefill,
     f"gqa_paged_prefill_causal_{GQA}_ps16": prefill,
     f"gqa_ragged_prefill_causal_{GQA}": ragged,
-    MLA: mla_calls.Solution("decode").compute,
+    MLA: mla,
 }
 
 

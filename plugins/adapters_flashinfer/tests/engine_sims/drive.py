@@ -3,8 +3,6 @@
 Called as ``drive.py ENGINE DATASET``; prints what happened as JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

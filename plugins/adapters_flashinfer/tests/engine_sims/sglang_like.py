@@ -5,8 +5,6 @@ the scale that the plan was not given. Wrappers for CUDA graphs get another plan
 their first plan. All that is imported is imported by value.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

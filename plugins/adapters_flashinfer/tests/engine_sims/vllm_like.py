@@ -6,8 +6,6 @@ output goes into a slice of a padded buffer, and what is returned is not looked 
 wrappers are.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import torch

@@ -1,7 +1,5 @@
 """A small real builder: one C function on floats, compiled by the system and called by ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 
 from fib_native_toolkit import (
@@ -80,11 +78,6 @@ def solution(text="double run(double x) { return 2 * x; }\n", name="twice", file
         name=name,
         definition="scale",
         author="author",
-        spec={
-            "language": "c",
-            "target_hardware": ["cpu"],
-            "entry_point": "kernel.c::run",
-            **spec,
-        },
+        spec={"language": "c", "target_hardware": ["cpu"], "entry_point": "kernel.c::run", **spec},
         sources=[{"path": path, "content": content} for path, content in files.items()],
     )

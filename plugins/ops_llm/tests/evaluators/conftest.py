@@ -1,7 +1,5 @@
 """Small definitions of the shapes that special evaluators judge, and ways to ask an evaluator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Core's evaluators keep to the contract of evaluators: the suite that plugins are tested with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import save_file

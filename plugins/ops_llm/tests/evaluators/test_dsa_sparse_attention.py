@@ -1,7 +1,5 @@
 """Sparse attention: every output counts, and so does every selected token."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The indexer: the right tokens, in any order, judged by scores that the judge computes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Low-bit results: what need not match is bounded all the same."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Samplers, honest and others: what passes, and what does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 They are simulated at a false-alarm rate that can be seen in a simulation, and with fixed seeds.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Which tokens are left by top-k, top-p and min-p: held against the definition, token by token."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

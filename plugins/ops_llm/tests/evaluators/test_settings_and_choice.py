@@ -1,7 +1,5 @@
 """Which evaluator judges what, and the settings that evaluators have of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashinfer_bench.bench import BenchmarkConfig, resolve_evaluator
