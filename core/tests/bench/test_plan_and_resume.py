@@ -135,7 +135,7 @@ class TestResume:
 
     @pytest.fixture
     def done(self, problems):
-        def find(trace, *hardware, **changes):
+        def find(*traces, hardware=(), **changes):
             parts = {"definition": problems.definition(), "workload": problems.workload(uuid="w")}
             parts.update(changes)
             held = Trace(definition="double", workload=parts["workload"])
@@ -143,7 +143,7 @@ class TestResume:
                 definitions={"double": parts["definition"]},
                 solutions={"double": [problems.good("a")]},
                 workloads={"double": [held]},
-                traces={"double": [trace]},
+                traces={"double": list(traces)},
             )
             return finished(dataset, {"here", *hardware})
 
@@ -158,6 +158,9 @@ class TestResume:
         ):
             assert len(done(traced(provenance=Provenance(extra=extra)))) == counts
         assert done(traced())
+        other = traced(provenance=Provenance(extra={"solution_hash": "other"}))
+        assert done(other, traced())
+        assert not done(traced(), other)  # what was undone since
         edited = problems.workload(uuid="w").model_copy(update={"axes": {"n": 5}})
         assert not done(traced(), workload=edited)
         was = Provenance(definition_hash=definition_digest(problems.definition()))
@@ -167,4 +170,4 @@ class TestResume:
     def test_same_hardware_only(self, traced, done):
         trace = traced(hardware="there")
         assert done(trace) == set()
-        assert done(trace, "there") == {Done("double", "a", "w")}
+        assert done(trace, hardware=["there"]) == {Done("double", "a", "w")}

@@ -359,18 +359,20 @@ def finished(trace_set: TraceSet, hardware: Collection[str]) -> set[Done]:
         for name, group in trace_set.workloads.items()
         for one in group
     }
-    done = set()
+    done: set[Done] = set()
     for trace in (one for group in trace_set.traces.values() for one in group):
         evaluation = trace.evaluation
-        if trace.solution is None or evaluation is None or not is_final(trace):
+        if evaluation is None or evaluation.environment.hardware not in hardware:
             continue
         of = evaluation.provenance
         taken = of.extra.get("solution_hash") if of is not None else None
-        if (
-            evaluation.environment.hardware in hardware
-            and (not isinstance(taken, str) or taken == solutions.get(trace.solution))
-            and (of is None or of.definition_hash in (None, definitions.get(trace.definition)))
-            and workloads.get((trace.definition, trace.workload.uuid)) == trace.workload
+        this = Done(trace.definition, str(trace.solution), trace.workload.uuid)
+        if not (
+            (not isinstance(taken, str) or taken == solutions.get(this.solution))
+            and (of is None or of.definition_hash in (None, definitions.get(this.definition)))
+            and workloads.get((this.definition, this.workload)) == trace.workload
         ):
-            done.add(Done(trace.definition, trace.solution, trace.workload.uuid))
+            done.discard(this)  # reports show the latest, which shall be one of the present content
+        elif is_final(trace):
+            done.add(this)
     return done
