@@ -1,1 +1,2 @@
 from fib_tests.cli import maker
+from fib_tests.findings import defined

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from fib_tests.dataset_maker import DatasetMaker
+from fib_tests.findings import findings, only
 from flashinfer_bench.errors import CapabilityError, DatasetNotFoundError, SelectionError
 from flashinfer_bench.validate import Severity, known_checks, known_layers, validate_dataset
 
@@ -182,23 +183,6 @@ def test_a_killed_process_is_told(maker, tmp_path, monkeypatch):
 
 
 # -------------------------------------------------------------------------------------- the checks
-
-
-def findings(maker, check):
-    return [f for f in validate_dataset(maker.root).findings if f.check == check]
-
-
-def only(maker, check):
-    (finding,) = findings(maker, check)
-    return finding
-
-
-@pytest.fixture
-def defined(maker):
-    """A dataset with the definition ``double`` and a solution."""
-    maker.definition()
-    maker.solution()
-    return maker
 
 
 def test_definitions_must_be_there(maker):

@@ -7,26 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests.findings import findings, only
 from flashinfer_bench.validate import known_layers, validate_dataset
 
 PATH = "blob/workloads/op/double/x.safetensors"
-
-
-def findings(maker, check):
-    return [f for f in validate_dataset(maker.root).findings if f.check == check]
-
-
-def only(maker, check):
-    (finding,) = findings(maker, check)
-    return finding
-
-
-@pytest.fixture
-def defined(maker):
-    """A dataset with the definition ``double`` and a solution."""
-    maker.definition()
-    maker.solution()
-    return maker
 
 
 def test_a_definition_in_the_folder_of_another_op_type(maker):
