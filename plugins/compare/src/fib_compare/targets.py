@@ -153,21 +153,16 @@ def matching(
     SelectionError
         If nothing fits; where no run has one of the names at all, it is unknown.
     """
-    filters, targets = (definitions, solutions, workloads), [*targets]
-    found = [
-        target
-        for target in targets
-        if target.trace is None or fits(target.trace, definitions, solutions, workloads)
-    ]
+    filters = {"definitions": definitions, "solutions": solutions, "workloads": workloads}
+    targets = [*targets]
+    found = [one for one in targets if one.trace is None or fits(one.trace, **filters)]
     if not found:
         known = [target.trace for target in targets if target.trace is not None]
         unknown = tuple(
             name
-            for kind, names in enumerate(filters)
+            for kind, names in filters.items()
             for name in names
-            if not any(
-                fits(one, *((name,) if at == kind else () for at in range(3))) for one in known
-            )
+            if not any(fits(one, **{kind: (name,)}) for one in known)
         )
         raise SelectionError(
             "there is no recorded run to replay" + f" of {', '.join(unknown)}" * bool(unknown),

@@ -127,8 +127,10 @@ class Rooflines:
         work = self.work_of(result)
         if work is None:
             return None
-        is_cold = result.clock.cache == "cold"
-        limit, name = _limit(work, self._ceilings_of(result.hardware), is_cold)
+        if result.hardware not in self._ceilings:
+            self._ceilings[result.hardware] = ceilings_of(result.hardware)
+        ceilings = self._ceilings[result.hardware]
+        limit, name = _limit(work, ceilings, result.clock.cache == "cold")
         return Roofline(work, result.latency_ms, limit, name)
 
     def mean_share(self, results: Iterable[Result]) -> Optional[float]:
@@ -136,18 +138,9 @@ class Rooflines:
 
         None if there are none, or the share of one of them is not known.
         """
-        passed = [one for one in results if one.passed]
-        # Without a limit there is no share, and no tensor file need be read for the work.
-        if not all(self._ceilings_of(one.hardware) for one in passed):
-            return None
-        found = [self.of(one) for one in passed]
+        found = [self.of(one) for one in results if one.passed]
         shares = [one.share for one in found if one is not None and one.share is not None]
         return geometric_mean(shares) if len(shares) == len(found) else None
-
-    def _ceilings_of(self, hardware: str) -> Any:
-        if hardware not in self._ceilings:
-            self._ceilings[hardware] = ceilings_of(hardware)
-        return self._ceilings[hardware]
 
 
 def recorded_integers(
