@@ -232,36 +232,42 @@ def take_calls(
     """
     calls: list[TimedCall] = []
     disturbed = False
+    spent_s = 0.0
 
-    def take(step: Step, began: float) -> None:
+    def make(place: Optional[int]) -> TimedCall:
+        nonlocal spent_s
+        began = time.monotonic()
+        call = fire(place)
+        spent_s += time.monotonic() - began
+        return call
+
+    def take(step: Step) -> None:
         """Make the calls of a batch, at least one, as long as there is time."""
         nonlocal disturbed
         for _ in range(step.warmup):
-            if plan.out_of_time(time.monotonic() - began):
+            if plan.out_of_time(spent_s, len(calls)):
                 break  # a call is timed all the same
-            fire(None)
+            make(None)
             disturbed = False
         for number in range(step.calls):
-            if number and plan.out_of_time(time.monotonic() - began):
+            if number and plan.out_of_time(spent_s, len(calls)):
                 return
             for _ in range(min(_SETTLING, plan.warmup) if disturbed else 0):
-                fire(None)
+                make(None)
             place = len(calls)
-            calls.append(fire(place))
+            calls.append(make(place))
             disturbed = visit(place)
 
     with attempt.session.device_to_itself(attempt.deadline):
-        began = time.monotonic()
         ending = None
         while ending is None:
             step = plan.step(len(calls))
             begin(len(calls), step.calls, False)
-            take(step, began)
-            samples = [call.sample_ms for call in calls]
-            ending = plan.ending(samples, time.monotonic() - began)
+            take(step)
+            ending = plan.ending([call.sample_ms for call in calls], spent_s)
         if ending == "max_seconds":  # there may have been no look so far
             begin(len(calls), 1, True)
-            take(Step(warmup=0, calls=1), time.monotonic())
+            take(Step(warmup=0, calls=1))
     return Taken(tuple(calls), ending)
 
 

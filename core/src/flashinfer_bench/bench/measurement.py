@@ -220,10 +220,11 @@ def _reference_plan(attempt: Attempt, fastest_s: float) -> TimingPlan:
             wanted = TimingPlan.fixed(1, wanted.warmup, max(wanted.min_samples, FEW_CALLS.batch))
     limit_s = attempt.session.config.timeout_seconds
     budget_s = min(limit_s * _TIMING_SHARE, attempt.deadline.remaining() * 0.9)
-    if wanted.max_seconds is not None:
+    if wanted.max_seconds is not None and not wanted.guaranteed:
+        # The number of calls has to be known: some of them become checks.
         budget_s = min(budget_s, wanted.max_seconds)
-    # The number of calls has to be known: some of them become checks.
-    plan = replace(wanted, max_seconds=None).within(budget_s, fastest_s)
+        wanted = replace(wanted, max_seconds=None)
+    plan = wanted.within(budget_s, fastest_s)
     if plan.max_samples != wanted.max_samples:
         _logger.info(
             "the reference is slow (%.3g s a call): timed %d times instead of %d",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def followed(plan, call_s=0.0):
         step = plan.step(taken)
         steps.append(step)
         for place in range(step.warmup + step.calls):
-            if taken and plan.out_of_time(seconds):
+            if taken and plan.out_of_time(seconds, taken):
                 break
             seconds += call_s
             taken += place >= step.warmup
@@ -49,7 +50,7 @@ class TestFixed:
     @given(st.integers(1, 9), st.integers(0, 20), st.integers(1, 60))
     def test_is_rounds_of_warmup_and_iterations(self, trials, warmup, calls):
         plan = plan_of(num_trials=trials, warmup_runs=warmup, iterations=calls)
-        steps, taken, ending = followed(plan, call_s=100.0)
+        steps, taken, ending = followed(plan, call_s=1e-3)
         assert steps == [Step(warmup, calls)] * trials
         assert taken == trials * calls == plan.max_samples
         assert ending == "rule"
@@ -74,6 +75,23 @@ class TestFixed:
         sizes = [step.calls for (step,), _, _ in found]
         assert max(sizes) - min(sizes) <= 1
         assert all(step.warmup >= min(3, warmup) for (step,), _, _ in found)
+
+    @pytest.mark.parametrize(("call_s", "least", "most"), [(1.0, 30, 30), (0.02, 70, 100)])
+    def test_slow_calls_end_rounds_early(self, call_s, least, most):
+        _, taken, ending = followed(plan_of(), call_s)
+        assert least <= taken <= most
+        assert ending == "max_seconds"
+        parts = [followed(part, call_s)[1] for part in plan_of().split(6)]
+        assert least <= sum(parts) <= most
+
+    def test_a_limit_that_is_set_guarantees_nothing(self):
+        assert followed(plan_of(max_seconds=0.5), call_s=0.1)[1:] == (1, "max_seconds")
+        assert followed(plan_of(max_seconds=1e3), call_s=1.0)[1:] == (150, "rule")
+
+    @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 60))
+    def test_at_most(self, count, trials, calls):
+        plan = plan_of(num_trials=trials, iterations=calls)
+        assert followed(plan.at_most(count))[1] == min(count, plan.total)
 
     def test_parts_share_the_time(self):
         parts = plan_of(max_seconds=9.0).split(6)

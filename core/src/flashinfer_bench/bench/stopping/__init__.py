@@ -30,6 +30,8 @@ DEFAULT_MIN_SAMPLES = 30
 DEFAULT_MAX_SAMPLES = 1000
 DEFAULT_MAX_SECONDS = 15.0
 """As nvbench's ``--timeout`` of one measurement."""
+DEFAULT_FIXED_SECONDS = 2.0
+"""After which rounds end early, once there are `DEFAULT_MIN_SAMPLES`."""
 _BATCH = 10
 _WARMUP = 3
 _GROWTH, _MOST = 8, 50  # a batch is this part of what there is: few looks, little too much
@@ -291,12 +293,14 @@ class TimingPlan:
     max_samples : int
         No more calls than this are timed.
     max_seconds : float, optional
-        Seconds by the wall clock, warm-up included, after which no call is started; this limit
-        stands over `min_samples`, but one sample is always taken. None: no limit but that of the
-        whole evaluation.
+        Seconds by the wall clock, warm-up included, after which no call is started; what is done
+        between calls does not count. This limit stands over `min_samples`, but one sample is always
+        taken. None: no limit but that of the whole evaluation.
     rounds : bool
         Batches are rounds that begin with a warm-up each, and all have the same size. Otherwise
         there is one warm-up, and batches grow with the number of samples.
+    guaranteed : int
+        `max_seconds` ends nothing before there are so many samples.
     """
 
     rule: StoppingRule
@@ -306,6 +310,7 @@ class TimingPlan:
     max_samples: int
     max_seconds: Optional[float] = None
     rounds: bool = False
+    guaranteed: int = 0
 
     @classmethod
     def of(cls, config: TimingSettings) -> TimingPlan:
@@ -321,9 +326,11 @@ class TimingPlan:
         if isinstance(rule, Fixed):  # rounds; fewer or more samples only where limits are set
             count, least = config.num_trials * config.iterations, config.min_samples or 1
             most = config.max_samples or max(count, least)
-            return cls(
-                Fixed(count), config.warmup_runs, config.iterations, least, most, seconds, True
-            )
+            guaranteed = 0
+            if seconds is None:
+                seconds, guaranteed = DEFAULT_FIXED_SECONDS, DEFAULT_MIN_SAMPLES
+            sizes = config.warmup_runs, config.iterations, least, most
+            return cls(Fixed(count), *sizes, seconds, rounds=True, guaranteed=guaranteed)
         least = config.min_samples or min(
             DEFAULT_MIN_SAMPLES, config.max_samples or DEFAULT_MIN_SAMPLES
         )
@@ -343,9 +350,10 @@ class TimingPlan:
         warmup = self.warmup if self.rounds or taken == 0 else 0
         return Step(warmup, max(1, min(batch, self.max_samples - taken)))
 
-    def out_of_time(self, seconds: float) -> bool:
-        """Return whether no further call is to be started, `seconds` after the first one was."""
-        return self.max_seconds is not None and seconds >= self.max_seconds
+    def out_of_time(self, seconds: float, taken: int) -> bool:
+        """Return whether no further call is to be started: after `seconds`, and `taken` samples."""
+        over = self.max_seconds is not None and seconds >= self.max_seconds
+        return over and taken >= self.guaranteed
 
     def ending(self, samples_ms: Sequence[float], seconds: float) -> Optional[str]:
         """Return why this is the end; None if another `step` follows.
@@ -355,7 +363,7 @@ class TimingPlan:
         samples_ms : sequence of float
             Milliseconds of the timed calls, in the order taken.
         seconds : float
-            Since the first call, warm-up included, by the wall clock.
+            That the calls took together, warm-up included, by the wall clock.
 
         Returns
         -------
@@ -372,7 +380,7 @@ class TimingPlan:
             return "rule"
         if taken >= self.max_samples:
             return "max_samples"
-        return "max_seconds" if self.out_of_time(seconds) else None
+        return "max_seconds" if self.out_of_time(seconds, taken) else None
 
     @property
     def total(self) -> int:
@@ -390,7 +398,16 @@ class TimingPlan:
         warmup = max(min(_WARMUP, self.warmup), self.warmup * rounds // count)
         shares = [total // count + (number < total % count) for number in range(count)]
         limit = self.max_seconds and self.max_seconds / count
-        return [replace(self.fixed(1, warmup, share), max_seconds=limit) for share in shares]
+        least = math.ceil(self.guaranteed / count)
+        parts = [self.fixed(1, warmup, share) for share in shares]
+        return [replace(part, max_seconds=limit, guaranteed=least) for part in parts]
+
+    def at_most(self, count: int) -> TimingPlan:
+        """Return a plan of rounds of at most `count` timed calls, this one if it has no more."""
+        if count >= self.total:
+            return self
+        least = min(self.min_samples, count)
+        return replace(self, rule=Fixed(count), min_samples=least, max_samples=count)
 
     def within(self, budget_s: float, call_s: float) -> TimingPlan:
         """Return a plan of rounds that takes at most `budget_s` seconds, this one if it does.
