@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 RELATIVE_FLOOR = 1e-8
 # Elements compared at once, in one thread: two such pieces in float64 take 512 KiB.
 _CHUNK = 1 << 15
+_DEVICE_CHUNK = 1 << 24  # on a GPU each piece costs some launches, whatever its size
 # Types of Python scalars that may stand for an element of each kind.
 _SCALARS_OF = {"boolean": (bool,), "integer": (int,), "floating point": (int, float)}
 
@@ -297,9 +298,10 @@ def _pieces(
     import torch
 
     rows = [side.reshape(-1) for side in (left, right)]
-    starts = range(0, left.numel(), _CHUNK)
+    size = _CHUNK if left.is_cpu else _DEVICE_CHUNK
+    starts = range(0, left.numel(), size)
     for start in starts[:: -(-len(starts) // most) or 1 if most else 1]:
-        pair = [row[start : start + _CHUNK] for row in rows]
+        pair = [row[start : start + size] for row in rows]
         for place, part in enumerate(pair):
             if part.is_floating_point() and part.element_size() == 1:
                 pair[place] = part.to(torch.float32)

@@ -216,23 +216,25 @@ class Ring:
         """Return them for many calls: few launches, each of which takes microseconds."""
         import torch
 
+        chance = torch.Generator(self.device).manual_seed(rng.getrandbits(62))
         first, rows = self.room(0).data_ptr(), []
+
+        def drawn(below: int) -> torch.Tensor:
+            shape = len(_DRAWN), 1
+            return torch.randint(below, shape, generator=chance, device=self.device)
+
         for place in self.parts(0)[0]:
             count = -(-place.nbytes // _WORD)
             wanted = min(count, _LATE)
             # From any word on, all around; strides are odd, and others each time, or all may lie in
             # one column of a matrix.
             far = count // max(1, wanted)
-            steps = [(far + 1 + rng.randrange(far // 8 + 1)) | 1 for _ in _DRAWN]
-            steps = steps if wanted < count else [1 for _ in _DRAWN]  # then all are
-            starts = [rng.randrange(max(1, count)) for _ in _DRAWN]
+            step = (drawn(far // 8 + 1) + far + 1) | 1 if wanted < count else 1  # else all are
             numbers = torch.arange(wanted, device=self.device)
-            start, step = torch.tensor([starts, steps], device=self.device).unsqueeze(-1)
-            places = (start + step * numbers) % max(1, count)
+            places = (drawn(max(1, count)) + step * numbers) % max(1, count)
             rows.append(places + (place.data_ptr() - first) // _WORD)
         empty = torch.empty((len(_DRAWN), 0), dtype=torch.int64, device=self.device)
         found = torch.cat([empty, *rows], dim=1)
-        chance = torch.Generator(self.device).manual_seed(rng.getrandbits(62))
         orders = torch.rand(found.shape, generator=chance, device=self.device).argsort(1)
         return list(zip(found, found.gather(1, orders), strict=True))
 
