@@ -1,4 +1,4 @@
-"""The built site: its navigation is the index, and only links between its pages are links."""
+"""Hooks of the documentation site: build the navigation, and convert links that leave it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def on_config(config: Any) -> Any:
-    """Make the navigation of the headings and links of the index, in their order."""
+    """Build the navigation from the headings and links of the index, in their order."""
     index = Path(config.docs_dir, "README.md").read_text(encoding="utf-8")
     config.nav = [{"Overview": "README.md"}]
     for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:

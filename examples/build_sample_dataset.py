@@ -1,4 +1,4 @@
-"""Pack ``sources/`` into ``sample-dataset/``, and the statuses to expect into one table.
+"""Pack ``sources/`` into ``sample-dataset/``, and the expected statuses into one table.
 
 Each folder of ``sources/`` is one definition: ``definition.json`` and ``reference.py``,
 ``workloads.json``, ``solutions.json`` and ``solutions/``. Only the standard library is used, and
@@ -7,7 +7,7 @@ the same sources give the same bytes on every machine::
     python examples/build_sample_dataset.py          # write
     python examples/build_sample_dataset.py --check  # exit with 1 if anything is out of date
 
-The table, ``sources/expected.json``, says for each solution how it is meant to end on each
+The table, ``sources/expected.json``, contains the expected status of each solution on each
 workload.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parent
 DATASET = "sample-dataset"
-#: What this script owns within the dataset; traces are the user's.
+#: Files of the dataset that this script generates; traces belong to the user.
 OWNED = ("definitions", "solutions", "workloads", "blob")
-#: Sources that do not parse carry this suffix, so that linters leave them alone.
+#: Suffix of sources that do not parse, so that linters ignore them.
 BROKEN = ".broken"
-#: What the single file of a solution may be called behind its name.
+#: Allowed suffixes of the single file of a solution.
 SUFFIXES = (".py", f".py{BROKEN}", ".cpp", ".cu")
 
 Json = dict[str, Any]
@@ -44,9 +44,9 @@ Blob = list[tuple[str, str, list[int], bytes]]
 
 
 def paged_kv(lengths: list[int], num_pages: int, seed: int) -> Blob:
-    """Page table of sequences of the given lengths, on pages scattered over the cache."""
+    """Create a page table for sequences of the given lengths, on pages scattered over the cache."""
     indptr = [sum(lengths[:end]) for end in range(len(lengths) + 1)]
-    # Only Random.random() is promised to give the same numbers in every version of Python.
+    # Only Random.random() is guaranteed to return the same numbers in all versions of Python.
     rng = random.Random(seed)
     scattered = sorted(range(num_pages), key=lambda _: rng.random())
     indices = scattered[: indptr[-1]]
@@ -57,7 +57,7 @@ def paged_kv(lengths: list[int], num_pages: int, seed: int) -> Blob:
 
 
 def rope(spans: list[list[int]], max_seq_len: int, rotary_dim: int, theta: float) -> Blob:
-    """Cosines and sines for each position, and the positions of spans (first, count) of tokens."""
+    """Compute cosines and sines for each position, and the positions of spans (first, count)."""
     positions = [first + offset for first, count in spans for offset in range(count)]
     half = rotary_dim // 2
     frequencies = [theta ** (-pair / half) for pair in range(half)]
@@ -77,7 +77,7 @@ RECIPES: dict[str, Callable[..., Blob]] = {"paged_kv": paged_kv, "rope": rope}
 
 
 def safetensors_bytes(blob: Blob) -> bytes:
-    """Lay tensors out as a safetensors file: length and text of the header, then the data."""
+    """Serialise tensors as a safetensors file: length and text of the header, then the data."""
     header: Json = {}
     offset = 0
     for name, dtype, shape, data in blob:
@@ -98,12 +98,12 @@ def read_json(path: Path) -> Any:
 
 
 def pretty(record: Any) -> bytes:
-    """Encode a record for people to read."""
+    """Encode a record in readable form."""
     return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def workload_uuid(definition: str, key: str) -> str:
-    """Name a workload by what it is, so that it keeps its name from build to build."""
+    """Derive the uuid of a workload from its key, so that it stays the same from build to build."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"flashinfer-bench/sample/{definition}/{key}"))
 
 
@@ -115,14 +115,14 @@ def render_definition(folder: Path) -> Json:
 
 
 def locate(source: Json, path: str) -> Json:
-    """Add the path of the file to an input that is stored in one."""
+    """Add the file path to an input that is stored in a file."""
     if source["type"] != "safetensors":
         return source
     return {"type": "safetensors", "path": f"./{path}", "tensor_key": source["tensor_key"]}
 
 
 def render_workload(definition: Json, spec: Json) -> tuple[bytes, dict[str, bytes]]:
-    """Make one workload line, and the files that it refers to by their path in the dataset."""
+    """Make one workload line, and the files that it refers to, by their path in the dataset."""
     name = definition["name"]
     key = workload_uuid(name, spec["key"])
     path = f"blob/workloads/{definition['op_type']}/{name}/{name}_{key}.safetensors"
@@ -151,7 +151,7 @@ def solution_sources(folder: Path, name: str) -> list[Json]:
 
 
 def build_spec(spec: Json, sources: list[Json]) -> Json:
-    """Say how one solution is built; what is not stated is said of Python."""
+    """Return how one solution is built; the defaults are those of Python."""
     entry = next(path for source in sources if (path := source["path"]).startswith("main."))
     optional = {key: spec[key] for key in ("binding", "compile_options") if key in spec}
     return {
@@ -178,7 +178,7 @@ def render_solution(definition: Json, folder: Path, spec: Json) -> Json:
 
 
 def render_expected(definition: Json, workloads: list[Json], spec: Json) -> Json:
-    """Say how one solution is meant to end on each workload."""
+    """Return the expected status of one solution on each workload."""
     statuses = spec["expect"]
     if isinstance(statuses, str):
         statuses = {workload["key"]: statuses for workload in workloads}
@@ -196,7 +196,7 @@ def render_expected(definition: Json, workloads: list[Json], spec: Json) -> Json
 
 
 def render_folder(folder: Path) -> tuple[dict[str, bytes], Json]:
-    """Make all files of one definition by their path in the dataset, and what to expect of it."""
+    """Make all files of one definition by their path in the dataset, and the expected statuses."""
     definition = render_definition(folder)
     name, op_type = definition["name"], definition["op_type"]
     files = {f"definitions/{op_type}/{name}.json": pretty(definition)}
@@ -239,7 +239,7 @@ def render(examples: Path = EXAMPLES) -> dict[str, bytes]:
 
 
 def existing(examples: Path) -> dict[str, Path]:
-    """Find what is on disk of what this script owns."""
+    """Return the existing files that this script generates."""
     roots = [examples / DATASET / folder for folder in OWNED]
     found = [path for root in roots for path in root.rglob("*") if path.is_file()]
     found += [path for path in [examples / "sources" / "expected.json"] if path.exists()]
@@ -247,7 +247,7 @@ def existing(examples: Path) -> dict[str, Path]:
 
 
 def stale(examples: Path = EXAMPLES) -> list[str]:
-    """List the generated files that are missing, different, or no longer made from any source."""
+    """List the generated files that are missing, different, or obsolete."""
     files, found = render(examples), existing(examples)
     both = files.keys() & found.keys()
     changed = {path for path in both if found[path].read_bytes() != files[path]}
@@ -255,7 +255,7 @@ def stale(examples: Path = EXAMPLES) -> list[str]:
 
 
 def write(examples: Path = EXAMPLES) -> list[str]:
-    """Bring the files on disk up to date, and return the paths of those that changed."""
+    """Update the files on disk, and return the paths of those that changed."""
     files = render(examples)
     changed = stale(examples)
     for path in changed:

@@ -1,10 +1,10 @@
-"""Benchmark the sample dataset, and say what came of it and what to do next.
+"""Benchmark the sample dataset, and report the outcome and the next steps.
 
 ::
 
     python examples/demo.py [--output demo-output] [options of fib run]
 
-``nox -s demo`` runs this in an environment of its own.
+``nox -s demo`` runs this in a separate environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent
 QUICK = ("--iterations", "20", "--warmup-runs", "3", "--num-trials", "2")
-# Solutions that this machine lacks something for, such as Triton, are left out with this code.
+# This exit code means that solutions were skipped because something, such as Triton, is missing.
 FINE = (0, 4)
 
 
@@ -62,7 +62,7 @@ def introduce(expected: dict[str, dict[str, object]], output: Path) -> None:
 
 
 def tell_outcomes(expected: dict[str, dict[str, object]], output: Path) -> list[str]:
-    """Say which failures were intended; return those that were not."""
+    """Print which failures were intended; return those that were not."""
     passed, intended, surprises = 0, 0, []
     for path in sorted((output / "traces").rglob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,19 +1,19 @@
-"""A small engine, and the whole cycle around it: trace, benchmark, apply.
+"""A small engine in a complete cycle: trace, benchmark, apply.
 
 The engine is a language model over bytes with random weights, which decodes several prompts at once
-with a paged cache of keys and values. It knows nothing of tracing or of substitution: it calls
-``torch.nn.functional.linear``, and functions that are marked with ``@apply``; on a GPU with
-FlashInfer, FlashInfer's own functions in their place.
+with a paged cache of keys and values. It contains no code for tracing or substitution: it calls
+``torch.nn.functional.linear``, and functions that are decorated with ``@apply``; on a GPU with
+FlashInfer it calls FlashInfer's own functions instead.
 
-One command does it all, on a laptop in about a minute::
+One command runs the whole cycle, on a laptop in about a minute::
 
     python examples/mini_engine.py cycle --output mini-engine-output
 
-1. The engine runs with ``FIB_ENABLE_TRACING=1``: what it really computes becomes workloads.
-2. ``fib trace summary`` shows them, ``fib sanitize`` drops what is of no use.
+1. The engine runs with ``FIB_ENABLE_TRACING=1``: its calls become workloads.
+2. ``fib trace summary`` shows them, and ``fib sanitize`` removes useless ones.
 3. ``fib run`` judges all solutions of the sample dataset on them.
-4. The engine runs with ``FIB_ENABLE_APPLY=1``: its calls go to the best solutions. It must say
-   the same as before.
+4. The engine runs with ``FIB_ENABLE_APPLY=1``: its calls go to the best solutions. The answers must
+   be the same as before.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PROMPTS = ("The ", "To be", "2, 3,", "Hi")
 
 HIDDEN, LAYERS, QO_HEADS, KV_HEADS, HEAD_DIM = 512, 2, 8, 2, 64
 VOCABULARY = 256  # bytes
-PAGES = 1024  # of one token each
+PAGES = 1024  # each holds one token
 EPS = 1e-6
 
-# What the calls of the engine are of; they are benchmarked with the solutions of these authors.
+# The definitions that the engine's calls match; solutions of these authors are benchmarked.
 DEFINITIONS = ("fused_add_rmsnorm_h512", "gemm_n256_k256", "gqa_paged_decode_h8_kv2_d64_ps1")
 AUTHORS = ("baseline", "alice", "bob", "carol")
 
@@ -57,7 +57,7 @@ class Layer:
 
 @dataclass
 class Cache:
-    """Keys and values of one layer, and who owns which page."""
+    """Keys and values of one layer, and the owner of each page."""
 
     keys: object
     values: object
@@ -65,7 +65,7 @@ class Cache:
 
 
 def make_ops(device: str):
-    """Return ``(fused_add_rmsnorm, decode)``: FlashInfer's on a GPU that has it, else our own."""
+    """Return ``(fused_add_rmsnorm, decode)``: FlashInfer's on a GPU if available, else our own."""
     if device != "cpu":
         try:
             import flashinfer
@@ -173,7 +173,7 @@ class Engine:
         self._next_page = 0
 
     def step(self, tokens: list[int], pages: list[list[int]]):
-        """Return the logits after one more token of each sequence; its page is added to `pages`."""
+        """Return the logits after one more token per sequence, whose page is added to `pages`."""
         torch, linear = self.torch, self.torch.nn.functional.linear
         new = range(self._next_page, self._next_page + len(tokens))
         self._next_page += len(tokens)
@@ -198,7 +198,7 @@ class Engine:
         return linear(linear(x, self.squeeze).float(), self.head)
 
     def generate(self, prompts: list[bytes], steps: int) -> tuple[list[bytes], object]:
-        """Return what greedy decoding says after each prompt, and the last logits."""
+        """Return the greedily decoded text after each prompt, and the last logits."""
         pages: list[list[int]] = [[] for _ in prompts]
         said = [bytearray() for _ in prompts]
         longest = max(map(len, prompts))
@@ -214,7 +214,7 @@ class Engine:
 
 
 def generate(device: str, steps: int, repeats: int) -> dict[str, object]:
-    """Run the engine; return what it said, the sum of its logits and the time of a step."""
+    """Run the engine; return its answers, the sum of its logits and the time of a step."""
     import torch
 
     prompts = [prompt.encode() for prompt in PROMPTS]
@@ -234,7 +234,7 @@ def generate(device: str, steps: int, repeats: int) -> dict[str, object]:
 
 
 def _hits() -> dict[str, int]:
-    """Return the calls that solutions answered, by definition; for the example's own report."""
+    """Return the number of calls that solutions answered, by definition, for the report."""
     module = sys.modules.get("flashinfer_bench.apply")
     runtime = module.get_runtime() if module is not None else None
     stats = runtime.stats() if hasattr(runtime, "stats") else {}
@@ -247,7 +247,7 @@ def _hits() -> dict[str, int]:
 def run_engine(
     dataset: Path, args: argparse.Namespace, repeats: int = 0, **variables: str
 ) -> dict[str, object]:
-    """Run the engine in a process of its own, as a user would."""
+    """Run the engine in a separate process, as a user would."""
     environment = {**os.environ, "FIB_DATASET_PATH": str(dataset), **variables}
     command = [sys.executable, __file__, "generate", "--json", "--device", args.device]
     command += ["--steps", str(args.steps), "--repeats", str(repeats or args.repeats)]
@@ -264,7 +264,7 @@ def fib(*arguments: str, codes: tuple[int, ...] = (0,)) -> None:
 
 
 def prepare(dataset: Path) -> None:
-    """Copy definitions and some solutions of the sample dataset; its workloads stay behind."""
+    """Copy definitions and some solutions of the sample dataset, but not its workloads."""
     shutil.rmtree(dataset, ignore_errors=True)
     shutil.copytree(SAMPLE / "definitions", dataset / "definitions")
     for author in AUTHORS:
@@ -272,7 +272,7 @@ def prepare(dataset: Path) -> None:
 
 
 def cycle(args: argparse.Namespace) -> int:
-    """Trace, benchmark, apply; return 0 if the engine says the same at the end."""
+    """Trace, benchmark, apply; return 0 if the engine's answers are the same at the end."""
     dataset = Path(args.output).absolute()
     prepare(dataset)
     print(f"1. Run the engine, and trace it into {dataset}", flush=True)
@@ -283,7 +283,7 @@ def cycle(args: argparse.Namespace) -> int:
     print("\n2. Judge the solutions on the traced workloads", flush=True)
     quick = ("--warmup-runs", "2", "--iterations", "10", "--num-trials", "1")
     chosen = ("--definitions", *DEFINITIONS, "--device", args.device)
-    # 4 says that something is missing here for some solutions.
+    # 4 means that something is missing here for some solutions.
     fib("run", "--local", str(dataset), *quick, *chosen, codes=(0, 4))
     print("\n3. Run the engine with the best solutions", flush=True)
     after = run_engine(dataset, args, FIB_ENABLE_APPLY="1")
@@ -291,7 +291,7 @@ def cycle(args: argparse.Namespace) -> int:
 
 
 def report(before: dict[str, object], after: dict[str, object]) -> int:
-    """Print what changed; return 1 if the engine says something else, or nothing was applied."""
+    """Print what changed; return 1 if the answers differ, or nothing was applied."""
     pairs = list(zip(before["logits"], after["logits"], strict=True))
     error = max(abs(left - right) for left, right in pairs)
     same = sum(left == right for left, right in zip(before["said"], after["said"], strict=True))

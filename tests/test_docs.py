@@ -242,7 +242,10 @@ def try_plugins(folder: Path) -> None:
         named[kind] = next(
             p.stem for p in sorted(place.iterdir()) if hook_of(kind) in p.read_text()
         )
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = plugin(name): needs a plugin\n")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers = plugin(name): needs a plugin\nnorecursedirs = examples\n"
+    )
     variables = {
         "PYTHONPATH": os.pathsep.join(str(folder / kind) for kind in HOW_TO),
         "FIB_PLUGINS": ",".join(named.values()),

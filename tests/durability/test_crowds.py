@@ -53,7 +53,7 @@ def test_a_soft_lock_that_is_held_is_named_with_the_way_out(kills, tmp_path, mon
     monkeypatch.setenv("FIB_DATASET_LOCK", "soft")
     path = tmp_path / "x.jsonl"
     soft_lock_path(path).write_text("1\nanother-host\n")
-    held = pytest.raises(StorageError, match="another process has held its lock")
+    held = pytest.raises(StorageError, match="locked by another process")
     with held as caught, locked(path, timeout_s=0.1):
         pass
     assert "fib doctor --repair" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Importing code by its name, as late as possible."""
+"""Lazy imports, and lookup of old names."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package: see PEP 562.
 
-    Each name is imported when it is first used. Old names are those of `old_names`.
+    Each name is imported on first use. Old names are looked up with `old_names`.
 
     Parameters
     ----------
     package : str
         Its ``__name__``.
     names : mapping of str to str
-        The names that each of its modules provides, separated by blanks.
+        By module: the names that it provides, separated by spaces.
     """
     modules = {name: module for module, text in names.items() for name in text.split()}
     own = vars(sys.modules[package])
 
     def get(name: str) -> Any:
         if name not in modules:
-            if not name[:1].isupper():  # a module, which ``from package import`` looks for so
+            if not name[:1].isupper():  # a submodule, looked up here by ``from package import``
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
             return old_names(package)(name)
         found = importlib.import_module(f"{package}.{modules[name]}")
-        # A module that is called like a name in it stands for that: `apply` can be called.
+        # A module with the same name as its export is returned itself: `apply` is callable.
         value = own[name] = found if modules[name] == name else getattr(found, name)
         return value
 
@@ -79,20 +79,20 @@ def exports(
 def moved(
     module: str, target: str, distribution: Optional[str] = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a module that another distribution provides now.
+    """Return ``__getattr__`` and ``__dir__`` of a module that moved to another distribution.
 
     Parameters
     ----------
     module : str
         The old import path, which keeps working.
     target : str
-        The module that has its names now.
+        The new module.
     distribution : str, optional
-        As of `import_provided`.
+        As for `import_provided`.
     """
 
     def get(name: str) -> Any:
-        # What the import system asks of every module must not import anything.
+        # The import system looks these up on every module; they must not import anything.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return getattr(import_provided(target, module, distribution), name)
@@ -101,21 +101,21 @@ def moved(
 
 
 def import_provided(target: str, asked: str, distribution: Optional[str] = None) -> ModuleType:
-    """Import a module that may be of a distribution that is not installed.
+    """Import a module of a distribution that may not be installed.
 
     Parameters
     ----------
     target : str
         The module.
     asked : str
-        By what name it was asked for.
+        The name under which it was requested.
     distribution : str, optional
-        What provides it. Default: the one that is called like the package.
+        The distribution that provides it. Default: named after the package.
 
     Raises
     ------
     ImportError
-        If it is not installed.
+        If the distribution is not installed.
     """
     package = target.partition(".")[0]
     try:
@@ -137,7 +137,7 @@ def _compat() -> Any:
 
 
 def old_names(module: str) -> Callable[[str], Any]:
-    """Return ``__getattr__`` of a module that had other names once, too: those of a table."""
+    """Return a ``__getattr__`` that finds a module's old names in the table of `compat`."""
 
     def get(name: str) -> Any:
         if name.startswith("__"):
@@ -148,16 +148,17 @@ def old_names(module: str) -> Callable[[str], Any]:
 
 
 def old_parameters(function: _Function, path: Optional[str] = None) -> _Function:
-    """Let the parameters of a function be given by old names, too: those of a table.
+    """Let a function accept the old names of its parameters, as in the table of `compat`.
 
-    Nothing is translated before a call has failed; not for what is called in microseconds.
+    Names are translated only after a call has failed. The wrapper is too slow for functions that
+    take microseconds; see `with_old_parameters`.
 
     Parameters
     ----------
     function : callable
         The function.
     path : str, optional
-        Whose parameters those are, in the table. Default: of the function itself.
+        Entry of the function in the table. Default: its own path.
     """
 
     @wraps(function)
@@ -165,7 +166,7 @@ def old_parameters(function: _Function, path: Optional[str] = None) -> _Function
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            # Raised by the call itself, not in the function: it has not begun.
+            # No inner frame: the call itself failed, before the function began.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
         return _compat().call_renamed(function, args, kwargs, path)
@@ -174,30 +175,30 @@ def old_parameters(function: _Function, path: Optional[str] = None) -> _Function
 
 
 def with_old_parameters(function: Callable[..., Any], old: Mapping[str, Any], **given: Any) -> Any:
-    """Call a function again that was given `old` by names that its parameters had.
+    """Call a function again, with its old parameter names translated.
 
-    For what is called in microseconds: it takes ``**old``, and calls this if there is any.
+    For functions that take microseconds: they accept ``**old``, and call this if it is not empty.
 
     Parameters
     ----------
     function : callable
         The function.
     old : mapping
-        What it was given by other names.
+        Arguments by names that are not those of parameters.
     **given
-        What it was given by its own names; None: not given.
+        Arguments by current names; None means not given.
 
     Raises
     ------
     TypeError
-        If one parameter is given twice, or there is none of some name.
+        If a parameter is given twice, or a name is unknown.
     """
     named = {name: value for name, value in given.items() if value is not None}
     return _compat().call_renamed(function, (), {**named, **old})
 
 
 class OldAttributes:
-    """Base of what has attributes by old names, too: those of a table."""
+    """Base of classes whose attributes have old names in the table of `compat`."""
 
     __slots__ = ()
 
@@ -208,33 +209,33 @@ class OldAttributes:
 
 
 def old_attribute(owner: object, name: str) -> Any:
-    """Return what stands for an attribute that an object had by another name once.
+    """Return the current value of an attribute that is given by its old name.
 
     Raises
     ------
     AttributeError
-        If nothing does.
+        If it is not an old name.
     """
     if name.startswith("_"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
-    if hasattr(type(owner), name):  # a property that has raised an AttributeError: it says why
+    if hasattr(type(owner), name):  # a property that raised AttributeError: raise it again
         return object.__getattribute__(owner, name)
     return _compat().attribute(owner, name)
 
 
 def old_call(name: str, *args: Any) -> Any:
-    """Call what understands arguments as they were given once: one of `compat.functions`."""
+    """Call the function of `compat.functions` that accepts arguments in an old form."""
     return import_string(f"flashinfer_bench.compat.functions:{name}")(*args)
 
 
 def old_value(field: str, value: str) -> Optional[str]:
-    """Return what a value of a setting is called now that has another name; None: it never was."""
+    """Return the current name of an old value of a setting; None if there was no such value."""
     found: Optional[str] = _compat().VALUES.get(f"{field}:{value}")
     return found
 
 
 class _OldModules:
-    """Finds modules by old names, after all who find others."""
+    """Finds modules by old names, after all other finders."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> Optional[ModuleSpec]:

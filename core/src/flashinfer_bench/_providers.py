@@ -1,4 +1,4 @@
-"""Which of the project's distributions provides what: for messages where one is not installed."""
+"""Which of the project's distributions provides what, for messages about missing ones."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _PROVIDED = {
         "timer": "cuda_event cuda_graph cupti do_bench",
     },
 }
-"""By distribution and kind: names, of op types patterns, and of builders languages."""
+"""Names by distribution and kind; patterns of op types for families, languages for builders."""
 
 
 def provider_of(kind: str, name: str) -> Optional[str]:
-    """Return the distribution to install for a record; None if none of ours provides it."""
+    """Return the project's distribution that provides a record, or None."""
     wanted = name.replace(" ", "_")
     for distribution, kinds in _PROVIDED.items():
         if any(fnmatchcase(wanted, each) for each in kinds.get(kind, "").split()):
@@ -56,7 +56,7 @@ def provider_of(kind: str, name: str) -> Optional[str]:
 
 
 def provided_commands() -> dict[str, str]:
-    """Return the distribution of each command, by what the user types: ``"report scores"``."""
+    """Return the distribution of each command, by its words: ``"report scores"``."""
     return {
         name.replace("_", " "): distribution
         for distribution, kinds in _PROVIDED.items()
@@ -65,13 +65,13 @@ def provided_commands() -> dict[str, str]:
 
 
 def install_hint(distribution: str) -> str:
-    """Return how to install one of the project's distributions, which no package index has."""
+    """Return how to install one of the project's distributions, which are on no package index."""
     install = f"pip install --find-links dist {distribution}=={__version__}"
     return f"in a clone of flashinfer-bench: nox -s build, then {install}"
 
 
 def clash() -> str:
-    """Return what is wrong if the distribution ``flashinfer-bench`` is not ours; else nothing."""
+    """Return a warning if another project's ``flashinfer-bench`` is installed; else ``""``."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -84,26 +84,26 @@ def clash() -> str:
     return (
         f"flashinfer-bench {other.version} is another project with the same import name, and its "
         "files mix with these: pip uninstall flashinfer-bench, then reinstall "
-        "flashinfer-bench-core with --force-reinstall --no-deps, or use an environment for each"
+        "flashinfer-bench-core with --force-reinstall --no-deps, or use separate environments"
     )
 
 
 def require_family(op_type: str, *, known: bool) -> None:
-    """Refuse an op type of which something special is known, but not here.
+    """Check that the op family of an op type is installed, if one of the project covers it.
 
-    Judged by rules that do not fit it, wrong solutions would pass and right ones fail.
+    Under the default rules, wrong solutions could pass and correct ones fail.
 
     Parameters
     ----------
     op_type : str
-        Of a definition.
+        Op type of a definition.
     known : bool
-        Whether a family that is installed has it.
+        Whether an installed family covers it.
 
     Raises
     ------
     CapabilityError
-        If none has it, and one of our distributions would.
+        If none does, but a distribution of the project would.
     """
     distribution = provider_of("op_family", op_type)
     if distribution is not None and not known:

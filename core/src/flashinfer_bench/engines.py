@@ -1,17 +1,17 @@
-"""Programs that know nothing of this package: what the environment asks for is done in them.
+"""Apply and tracing, enabled by environment variables, in programs that do not import the package.
 
-``FIB_ENABLE_APPLY=1`` and ``FIB_ENABLE_TRACING=1`` have effect in programs that import the package.
-Those that do not are reached in two ways, both of which call `prepare`:
+``FIB_ENABLE_APPLY=1`` and ``FIB_ENABLE_TRACING=1`` take effect in programs that import the package.
+Other programs are reached in two ways, both of which call `prepare`:
 
-- Engines with their own plugins load it by an entry point: vLLM's ``vllm.general_plugins``,
+- Engines with a plugin system load it through an entry point: vLLM's ``vllm.general_plugins``,
   SGLang's ``sglang.srt.plugins``.
-- Everywhere else a file in ``site-packages`` calls `at_startup` when an interpreter starts and one
-  of the variables is set. It waits for the program to import torch, and does nothing before.
+- Everywhere else, a file in ``site-packages`` calls `at_startup` when an interpreter starts and one
+  of the variables is set. Nothing else happens until the program imports torch.
 
-What is enabled is enabled at the first call that could matter, and not while modules are imported:
-solutions are built then, in threads that may import the very module that is being imported.
+Apply and tracing are enabled at the first relevant call, not while modules are imported: enabling
+them builds solutions, in threads that may import the very module that is being imported.
 
-Light: importing this module imports neither torch nor pydantic.
+Importing this module imports neither torch nor pydantic.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _hook: Optional[patch_manager.ImportHook] = None
 
 
 def at_startup() -> None:
-    """Call `prepare` once the program has imported torch. It never raises."""
+    """Call `prepare` once the program has imported torch. Never raises."""
     global _hook
     try:
         if _hook is not None or not _anything_asked():
-            return  # some interpreters read the file in site-packages twice
+            return  # some interpreters process the file in site-packages twice
         if _WAITS_FOR in sys.modules:
             prepare()
             return
@@ -60,14 +60,13 @@ def at_startup() -> None:
 
 
 def prepare() -> None:
-    """Have what the environment asks for enabled at the first call that could matter.
+    """Arrange for apply and tracing to be enabled at the first relevant call.
 
-    Patches the functions whose calls may be of a definition in the dataset. Without a dataset, or
-    without a variable that asks for anything, nothing happens. May be called again. It never
-    raises.
+    Patches the functions that may compute a definition of the dataset. Without a dataset, or if the
+    environment enables neither, nothing happens. May be called again. Never raises.
     """
     global _prepared
-    # Another thread that is at it may wait for what this one is importing.
+    # Waiting could deadlock: another thread in here may need a module that this one is importing.
     if not _lock.acquire(blocking=False):
         return
     try:
@@ -83,10 +82,10 @@ def prepare() -> None:
                 router.deferred = pending.enable
                 router.push(pending)
             else:
-                message = "nothing to apply or trace: there is no definition in %s"
+                message = "nothing to apply or trace: the dataset %s has no definition"
                 logger.warning(message, env.dataset_path())
     except _ANYTHING:  # the engine that is starting must not notice
-        logger.warning("neither apply nor tracing could be prepared", exc_info=True)
+        logger.warning("apply and tracing stay off: preparing them failed", exc_info=True)
     finally:
         _lock.release()
 
@@ -96,14 +95,14 @@ def _anything_asked() -> bool:
 
 
 def _names() -> Iterator[str]:
-    """Return the definitions that may be of use, without reading any of them."""
+    """Yield the names of definitions that may be called, without reading the definitions."""
     from flashinfer_bench.data import layout
 
     for path in layout.files(env.dataset_path() / layout.DEFINITIONS, ".json"):
-        yield path.stem  # by convention the name; a name with odd characters is told by its file
+        yield path.stem  # by convention the name, also where it has unusual characters
     chosen = env.apply_path()
     for path in layout.files(chosen / layout.SOLUTIONS, ".json") if chosen is not None else ():
-        # What cannot be read is told when it is really read.
+        # Unreadable files are reported when they are loaded.
         with suppress(OSError, ValueError, AttributeError):
             name = json.loads(path.read_bytes()).get("definition")
             if isinstance(name, str):
@@ -111,14 +110,14 @@ def _names() -> Iterator[str]:
 
 
 class _Pending:
-    """Takes the first call, and has it taken by what is enabled then.
+    """A route that enables apply and tracing at the first call, and then passes the call on.
 
     Parameters
     ----------
     router : Router
-        Where calls arrive.
+        The router of all calls.
     names : collection of str
-        Definitions whose calls may matter.
+        Names of the definitions that may be called.
     """
 
     def __init__(self, router: patch_points.Router, names: Collection[str]) -> None:
@@ -126,7 +125,7 @@ class _Pending:
         self._names = names
 
     def __repr__(self) -> str:
-        return "<what the environment asks for, at the first call>"
+        return "<apply and tracing, to be enabled at the first call>"
 
     def names(self) -> Collection[str]:
         return self._names
@@ -136,7 +135,7 @@ class _Pending:
         self._router.remove(self)
 
     def route(self, name: str, point: Any) -> patch_points.Call:
-        """Return what enables everything, and then makes the call."""
+        """Return a function that enables everything, and then makes the call."""
         from flashinfer_bench.routing.patch_points import is_capturing, opaque
 
         router = self._router
@@ -151,24 +150,24 @@ class _Pending:
         return first
 
     def enable(self) -> bool:
-        """Enable everything; return False, at once, while another thread is at it."""
+        """Enable everything; return False at once while another thread does so."""
         if not _lock.acquire(blocking=False):
             return False
         try:
             if self in self._router.active:
                 self._router.deferred = None
                 _enable_all()
-                self.stop()  # last: what is patched stays patched meanwhile
+                self.stop()  # last, so that functions stay patched in the meantime
         finally:
             _lock.release()
         return True
 
 
 def _enable_all() -> None:
-    """Enable what the environment asks for; the engine that is running must not notice errors."""
+    """Enable what the environment asks for; errors are logged, to leave the engine running."""
     asked = {"apply": env.apply_mentioned(), "tracing": env.tracing_mentioned()}
     for name in [name for name, is_asked in asked.items() if is_asked]:
         try:
             importlib.import_module(f"flashinfer_bench.{name}.api").activate()
         except _ANYTHING:
-            logger.warning("%s stays off", name, exc_info=True)
+            logger.warning("%s stays off: enabling it failed", name, exc_info=True)

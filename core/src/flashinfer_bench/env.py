@@ -1,6 +1,6 @@
-"""Every environment variable that core reads, and the only place that reads them.
+"""All environment variables of core; no other module reads them.
 
-Values are read anew at each call, so that a test or a user may set them at any time.
+Each call reads the current value, so that a test or a user may set it at any time.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ class Variable(NamedTuple):
 VARIABLES = (
     Variable("FIB_DATASET_PATH", "~/.cache/flashinfer_bench/dataset", "default dataset folder"),
     Variable("FIB_CACHE_PATH", "~/.cache/flashinfer_bench/cache", "builds, locks and other caches"),
-    Variable("FIB_FSYNC", "always", "never leaves it to the system when records reach the disk"),
-    Variable("FIB_DATASET_LOCK", "flock", "soft locks datasets by files, for NFS without locking"),
+    Variable("FIB_FSYNC", "always", "never: the system decides when records reach the disk"),
+    Variable("FIB_DATASET_LOCK", "flock", "soft: lock files instead, for NFS without locking"),
     Variable("FIB_ENABLE_APPLY", "0", "1 routes calls to the best recorded solutions"),
     Variable("FIB_APPLY_PATH", "", "folder of solutions, one per definition, to apply instead"),
-    Variable("FIB_APPLY_HELPER", "1", "0 compiles nothing in the background to make calls cheaper"),
+    Variable("FIB_APPLY_HELPER", "1", "0 turns off the helper, compiled to make calls cheaper"),
     Variable("FIB_ENABLE_TRACING", "0", "1 records the workloads of the running program"),
-    Variable("FIB_ADAPTERS", "", "comma-separated adapters to use; -name leaves one out"),
-    Variable("FIB_TRACING_SIGNALS", "0", "1 writes what was recorded on SIGTERM and SIGINT, too"),
-    Variable("FIB_NO_PLUGINS", "0", "1 loads no installed plugin at all"),
+    Variable("FIB_ADAPTERS", "", "comma-separated adapters to use; -name excludes one"),
+    Variable("FIB_TRACING_SIGNALS", "0", "1 also writes recorded workloads on SIGTERM and SIGINT"),
+    Variable("FIB_NO_PLUGINS", "0", "1 loads no installed plugin"),
     Variable("FIB_DISABLE_PLUGINS", "", "comma-separated plugins that are not loaded"),
     Variable("FIB_PLUGINS", "", "comma-separated modules loaded as plugins without installation"),
-    Variable("FIB_STRICT_PLUGINS", "0", "1 raises where a broken plugin is otherwise set aside"),
-    Variable("FIB_PROBE_TIMEOUT_S", "1.0", "seconds that a plugin's probe may take"),
+    Variable("FIB_STRICT_PLUGINS", "0", "1 makes a broken plugin an error, not a warning"),
+    Variable("FIB_PROBE_TIMEOUT_S", "1.0", "time limit of a plugin's probe, in seconds"),
     Variable("FIB_CUDA_ARCH_LIST", "the GPUs here", "architectures to compile for: 9.0a 10.0a"),
-    Variable("FIB_LOCK_PATH", "/tmp/fib-device-locks", "locks of devices, common to all users"),
+    Variable("FIB_LOCK_PATH", "/tmp/fib-device-locks", "device locks, shared by all users"),
     Variable("FIB_CPU_THREADS", "cores - 1", "threads of a solution that runs on the CPU"),
-    Variable("FIB_SANDBOX_MEMORY_MB", "half of it", "memory of each process of a solution"),
-    Variable("FIB_SANDBOX_FILE_MB", "4096", "size of each file that a solution writes"),
-    Variable("FIB_SANDBOX_PROCESSES", "64 per core", "processes and threads of a solution"),
-    Variable("FIB_SANDBOX_WRITABLE", "", "folders, separated by ':', that solutions may change"),
+    Variable("FIB_SANDBOX_MEMORY_MB", "half of the RAM", "limit for each process of a solution"),
+    Variable("FIB_SANDBOX_FILE_MB", "4096", "limit for each file that a solution writes"),
+    Variable("FIB_SANDBOX_PROCESSES", "64 per core", "limit for processes and threads"),
+    Variable("FIB_SANDBOX_WRITABLE", "", "folders that solutions may write to, separated by ':'"),
     Variable("FIB_LOG_LEVEL", "", "default of --log-level"),
     Variable("FIB_TRACEBACK", "0", "1 prints the traceback of every error of the command line"),
 )
 
 PLUGIN_VARIABLES = ("FIB_NO_PLUGINS", "FIB_DISABLE_PLUGINS", "FIB_PLUGINS")
-"""Those that decide which plugins are loaded."""
+"""The variables that decide which plugins are loaded."""
 
 
 def _flag(name: str) -> bool:
@@ -81,7 +81,7 @@ def _names(name: str) -> tuple[str, ...]:
 
 
 def _path(name: str, default: str) -> Path:
-    # Absolute: what was loaded from there is asked for by its path after the folder has changed.
+    # Absolute, so that loaded files are found again after a change of the current folder.
     return Path(os.environ.get(name) or default).expanduser().absolute()
 
 
@@ -90,7 +90,7 @@ def _optional_path(name: str) -> Optional[Path]:
 
 
 def dataset_path() -> Path:
-    """Return ``FIB_DATASET_PATH``, the dataset that is used when none is named."""
+    """Return ``FIB_DATASET_PATH``, the dataset to use when none is named."""
     return _path("FIB_DATASET_PATH", "~/.cache/flashinfer_bench/dataset")
 
 
@@ -100,12 +100,12 @@ def cache_path() -> Path:
 
 
 def lock_path() -> Optional[Path]:
-    """Return ``FIB_LOCK_PATH``, the folder of the locks of devices; None if it is not set."""
+    """Return ``FIB_LOCK_PATH``, the folder of the device locks; None if it is not set."""
     return _optional_path("FIB_LOCK_PATH")
 
 
 def _one_of(name: str, *allowed: str) -> str:
-    """Return the value of a variable, by default the first that is allowed."""
+    """Return the value of a variable; the default is the first allowed value."""
     value = os.environ.get(name, "").strip().lower() or allowed[0]
     if value not in allowed:
         raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}")
@@ -113,12 +113,12 @@ def _one_of(name: str, *allowed: str) -> str:
 
 
 def fsync_wanted() -> bool:
-    """Return whether ``FIB_FSYNC`` wants every record on disk before its writer goes on."""
+    """Return whether ``FIB_FSYNC`` requires each record to be on disk before the writer goes on."""
     return _one_of("FIB_FSYNC", "always", "never") == "always"
 
 
 def soft_dataset_locks() -> bool:
-    """Return whether ``FIB_DATASET_LOCK`` wants locks that are mere files."""
+    """Return whether ``FIB_DATASET_LOCK`` asks for lock files in place of ``flock``."""
     return _one_of("FIB_DATASET_LOCK", "flock", "soft") == "soft"
 
 
@@ -133,24 +133,24 @@ def apply_mentioned() -> bool:
 
 
 def flashinfer_apply() -> Optional[str]:
-    """Return ``FLASHINFER_TRACE_APPLY``, as FlashInfer has it; None if it is unset or false."""
+    """Return FlashInfer's own ``FLASHINFER_TRACE_APPLY``; None if it is unset or false."""
     value = os.environ.get("FLASHINFER_TRACE_APPLY", "")
     return None if value in ("", "0", "false", "False") else value
 
 
 def flashinfer_apply_path() -> Optional[Path]:
-    """Return ``FLASHINFER_TRACE_APPLY_PATH``, a folder of chosen solutions; None if not set."""
+    """Return FlashInfer's own ``FLASHINFER_TRACE_APPLY_PATH``; None if it is not set."""
     return _optional_path("FLASHINFER_TRACE_APPLY_PATH")
 
 
 def apply_helper_wanted() -> bool:
-    """Return whether ``FIB_APPLY_HELPER`` allows to compile in the background."""
+    """Return whether ``FIB_APPLY_HELPER`` allows the helper to be compiled in the background."""
     allowed = os.environ.get("FIB_APPLY_HELPER", "1").strip().lower() not in _FALSE
     return allowed and not in_command_line()
 
 
 def in_command_line() -> bool:
-    """Return whether this is our own program: there nothing is enabled behind anybody's back."""
+    """Return whether this process is ``fib``, in which apply and tracing are never enabled."""
     return "flashinfer_bench.cli.main" in sys.modules
 
 
@@ -170,7 +170,7 @@ def tracing_mentioned() -> bool:
 
 
 def tracing_signals() -> bool:
-    """Return whether ``FIB_TRACING_SIGNALS`` wants what was recorded written on signals."""
+    """Return whether ``FIB_TRACING_SIGNALS`` asks to write recorded workloads on signals."""
     return _flag("FIB_TRACING_SIGNALS")
 
 
@@ -185,12 +185,12 @@ def disabled_plugins() -> tuple[str, ...]:
 
 
 def plugin_modules() -> tuple[str, ...]:
-    """Return the modules in ``FIB_PLUGINS``, loaded as plugins without being installed."""
+    """Return the modules in ``FIB_PLUGINS``, which are loaded as plugins without installation."""
     return _names("FIB_PLUGINS")
 
 
 def adapters() -> tuple[str, ...]:
-    """Return the words in ``FIB_ADAPTERS``: adapters to use, and ``-name`` to leave out."""
+    """Return the words in ``FIB_ADAPTERS``: adapters to use, and ``-name`` to exclude."""
     return _names("FIB_ADAPTERS")
 
 
@@ -200,7 +200,7 @@ def strict_plugins() -> bool:
 
 
 def probe_timeout_s() -> float:
-    """Return the seconds that a probe may take (``FIB_PROBE_TIMEOUT_S``)."""
+    """Return ``FIB_PROBE_TIMEOUT_S``, the time limit of a probe."""
     text = os.environ.get("FIB_PROBE_TIMEOUT_S") or "1.0"
     try:
         seconds = float(text)
@@ -227,7 +227,7 @@ def _megabytes(name: str) -> Optional[int]:
 
 def cpu_threads() -> Optional[int]:
     """Return ``FIB_CPU_THREADS``, or None when it is not set."""
-    # Beyond any machine's cores, threads only exhaust it.
+    # More threads than any machine has cores only exhaust it.
     return _positive("FIB_CPU_THREADS", 4096)
 
 
@@ -263,17 +263,17 @@ def show_traceback() -> bool:
 
 
 def cuda_visible_devices() -> Optional[tuple[str, ...]]:
-    """Return the entries of ``CUDA_VISIBLE_DEVICES`` (CUDA's own), or None where it is not set."""
+    """Return the entries of CUDA's ``CUDA_VISIBLE_DEVICES``, or None when it is not set."""
     return _names("CUDA_VISIBLE_DEVICES") if "CUDA_VISIBLE_DEVICES" in os.environ else None
 
 
 def cuda_device_order() -> str:
-    """Return ``CUDA_DEVICE_ORDER``, which says what the numbers of devices mean."""
+    """Return CUDA's ``CUDA_DEVICE_ORDER``, which decides how devices are numbered."""
     return os.environ.get("CUDA_DEVICE_ORDER", "").strip() or "FASTEST_FIRST"
 
 
 def cuda_arch_list() -> tuple[str, ...]:
-    """Return the architectures in ``FIB_CUDA_ARCH_LIST``, separated by blanks, commas or ``;``."""
+    """Return the architectures in ``FIB_CUDA_ARCH_LIST``, separated by space, comma or ``;``."""
     text = os.environ.get("FIB_CUDA_ARCH_LIST", "")
     names = tuple(name for name in re.split(r"[\s,;]+", text) if name)
     wrong = [name for name in names if not _ARCHITECTURE.fullmatch(name)]
@@ -286,14 +286,14 @@ def cuda_arch_list() -> tuple[str, ...]:
 
 
 def set_variables() -> dict[str, str]:
-    """Return name and raw value of each of `VARIABLES` that is set, for reports."""
+    """Return the raw values of those of `VARIABLES` that are set, by name, for reports."""
     names = (variable.name for variable in VARIABLES)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 @contextmanager
 def warned(consequence: str) -> Iterator[None]:
-    """Make a failure of what the environment asks for a warning: the program must not notice."""
+    """Turn a failure in the block into a warning, so that the program goes on."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -301,5 +301,5 @@ def warned(consequence: str) -> Iterator[None]:
         message = f"{consequence}: {type(error).__name__}: {error}"
         try:
             warnings.warn(message, UserWarning, stacklevel=4)
-        except UserWarning:  # warnings are errors here, but nothing was called that could fail
+        except UserWarning:  # warnings are errors in this program; it must go on all the same
             logging.getLogger(__name__).warning("%s", message)

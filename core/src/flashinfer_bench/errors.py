@@ -5,28 +5,27 @@
     FibError
     ├── ConfigError              a setting or an option is not allowed        (ValueError)
     ├── SelectionError           nothing, or something unknown, was selected  (LookupError)
-    │   └── UnknownNameError     there is nothing of that name                (KeyError)
+    │   └── UnknownNameError     no such definition, solution, …              (KeyError)
     ├── CapabilityError          this machine or environment lacks something
     ├── DataError                a file or record is not valid                (ValueError)
     │   ├── DuplicateNameError   two definitions or solutions of one name
     │   ├── ConflictError        two datasets disagree
-    │   ├── UnsafePathError      a path leaves its root
-    │   └── BlobError            a tensor file is missing or does not fit
-    │       └── BlobNotFoundError   … is missing                              (FileNotFoundError)
+    │   ├── UnsafePathError      a path leads out of its folder
+    │   └── BlobError            a tensor file is missing or not as described
+    │       └── BlobNotFoundError   a tensor file is missing                  (FileNotFoundError)
     ├── DatasetNotFoundError     there is no dataset at that path             (FileNotFoundError)
-    ├── StorageError             writing failed; what was there is kept       (OSError)
+    ├── StorageError             writing failed; existing data is kept        (OSError)
     ├── PluginError
     │   ├── PluginLoadError      a plugin raised when it was loaded
     │   └── PluginConflictError  two plugins claim one name
     ├── BuildError               a solution could not be built                (RuntimeError)
-    │   └── BuildCapabilityError for lack of something here                   (CapabilityError)
+    │   └── BuildCapabilityError because this machine lacks something         (CapabilityError)
     ├── TimingError              a measurement could not be taken             (RuntimeError)
     └── RunnerError              an evaluation could not be carried out       (RuntimeError)
-        ├── RunnerFatalError     … and neither can the following ones
-        └── ProtocolError        a candidate sent something that is not allowed
+        ├── RunnerFatalError     … nor can any later one
+        └── ProtocolError        a candidate sent a message that is not allowed
 
-A message says what is wrong, which thing it is, and what would be allowed; ``hint`` says what to do
-next.
+A message says what is wrong, where, and what is allowed; ``hint`` says what to do next.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MISNAMED = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
-"""What systems say of a path that is at fault itself, whatever the state of the disk."""
+"""Error codes that mean that the path itself is wrong, not the state of the disk."""
 
 
 class FibError(Exception):
@@ -48,7 +47,7 @@ class FibError(Exception):
     Parameters
     ----------
     message : str
-        What is wrong, which thing it is about, what is allowed.
+        What is wrong, where, and what is allowed.
     hint : str, optional
         What to do next.
     """
@@ -72,11 +71,11 @@ class SelectionError(FibError, LookupError):
     Parameters
     ----------
     message : str
-        What was asked for and what there is.
+        What was requested, and what is available.
     hint : str, optional
         What to do next.
     unknown : tuple of str
-        The names that do not exist; empty when the selection is merely empty.
+        The names that do not exist; empty if all exist but nothing is left to do.
     """
 
     def __init__(
@@ -87,11 +86,11 @@ class SelectionError(FibError, LookupError):
 
 
 class UnknownNameError(SelectionError, KeyError):
-    """There is nothing of that name."""
+    """A definition, solution or other record of that name does not exist."""
 
     @classmethod
     def of(cls, kind: str, names: Sequence[str], known: Iterable[str]) -> UnknownNameError:
-        """Return the error for unknown names; its hint has what is like them, or what there is."""
+        """Return the error for unknown names; its hint has similar names, else available ones."""
         from difflib import get_close_matches
 
         there = sorted(known)
@@ -107,7 +106,7 @@ class UnknownNameError(SelectionError, KeyError):
 
 
 class CapabilityError(FibError):
-    """A thing that the request needs is missing from this machine or environment."""
+    """A device, library or plugin that the request needs is missing on this machine."""
 
 
 class DataError(FibError, ValueError):
@@ -143,7 +142,7 @@ class DataError(FibError, ValueError):
 
     @property
     def where(self) -> str:
-        """The place as ``file:line: field``, as far as it is known."""
+        """The place as ``file:line: field``; unknown parts are left out."""
         place = str(self.path) if self.path is not None else ""
         if self.line is not None:
             place += f":{self.line}" if place else f"line {self.line}"
@@ -161,19 +160,19 @@ class DuplicateNameError(DataError):
 
 
 class ConflictError(DataError):
-    """Two datasets hold different things under the same name."""
+    """Two datasets have different records with the same name."""
 
 
 class UnsafePathError(DataError):
-    """A path leaves the folder that it must stay in."""
+    """A path leads out of the folder that it must stay in."""
 
 
 class BlobError(DataError):
-    """A tensor file is missing, unreadable, or does not hold what the workload says."""
+    """A tensor file is missing, unreadable, or not as the workload describes it."""
 
 
 class BlobNotFoundError(BlobError, FileNotFoundError):
-    """There is no such tensor file."""
+    """The tensor file does not exist."""
 
 
 class DatasetNotFoundError(FibError, FileNotFoundError):
@@ -181,11 +180,11 @@ class DatasetNotFoundError(FibError, FileNotFoundError):
 
 
 class StorageError(FibError, OSError):
-    """Writing failed; what was on disk before is unchanged."""
+    """Writing failed; the data on disk is unchanged."""
 
 
 class PluginError(FibError):
-    """A plugin, or a record of one, cannot be used."""
+    """A plugin, or one of its records, cannot be used."""
 
 
 class PluginLoadError(PluginError):
@@ -206,7 +205,7 @@ class BuildError(FibError, RuntimeError):
     hint : str, optional
         What to do next.
     log : str
-        The whole output of the compiler or importer.
+        The complete output of the compiler or importer.
     """
 
     def __init__(self, message: str, *, hint: Optional[str] = None, log: str = "") -> None:
@@ -215,7 +214,7 @@ class BuildError(FibError, RuntimeError):
 
 
 class BuildCapabilityError(BuildError, CapabilityError):
-    """A solution cannot be built on this machine, which says nothing about the solution."""
+    """A solution cannot be built on this machine; the solution itself may be fine."""
 
 
 class TimingError(FibError, RuntimeError):
@@ -235,4 +234,4 @@ class ProtocolError(RunnerError):
 
 
 class FibDeprecationWarning(DeprecationWarning):
-    """An old spelling is used; the message names the new one and the release that drops it."""
+    """A deprecated spelling is used; the message has the new one and the release that drops it."""

@@ -1,6 +1,6 @@
-"""Small helpers under the names that users already import.
+"""Helpers for devices and dtypes, kept under names that existing code imports.
 
-The code is in `flashinfer_bench.tensors`; importing this module imports no torch.
+Most of the code is in `flashinfer_bench.tensors`; importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __getattr__ = old_names(__name__)
 
 
 def dtype_str_to_torch_dtype(dtype_str: Union[DType, str]) -> torch.dtype:
-    """Return torch's element type of that name.
+    """Return torch's dtype of that name.
 
     Raises
     ------
     DataError
-        If there is no such type (a ValueError).
+        If the name is unknown (a ValueError).
     """
     return to_torch_dtype(dtype_str)
 
@@ -40,22 +40,22 @@ torch_dtype_from_def = dtype_str_to_torch_dtype
 
 
 def dtype_str_to_python_dtype(dtype_str: Union[DType, str]) -> type:
-    """Return the Python type of a scalar of that element type: int, float or bool."""
+    """Return the Python type of a scalar of that dtype: int, float or bool."""
     return to_python_type(dtype_str)
 
 
 def is_dtype_integer(dtype: Union[DType, str, torch.dtype]) -> bool:
-    """Return whether an element type, by name or of torch, is an integer; bool is not."""
+    """Return whether a dtype, given by name or as torch's, is an integer; bool is not."""
     return is_integer(str(getattr(dtype, "value", dtype)).removeprefix("torch."))
 
 
 def redirect_stdio_to_file(log_path: Union[str, os.PathLike[str]]) -> None:
-    """Let standard output and error of this process, and of its children, go into a file.
+    """Redirect stdout and stderr of this process and its children into a file.
 
     Parameters
     ----------
     log_path : path
-        The file; it is made, or appended to.
+        The file; it is created, or appended to.
 
     Raises
     ------
@@ -73,6 +73,6 @@ def redirect_stdio_to_file(log_path: Union[str, os.PathLike[str]]) -> None:
         os.dup2(target, 2)
     finally:
         os.close(target)
-    # The objects may have been replaced (a notebook, a test runner): point them at the descriptors.
+    # A notebook or test runner may have replaced the objects: point them at the descriptors.
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115

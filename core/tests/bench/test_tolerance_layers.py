@@ -160,7 +160,7 @@ class TestLayers:
 
     def test_unknown_output_of_a_workload(self):
         strange = workload(Tolerance(outputs={"lse": OutputTolerance(atol=1.0)}))
-        with pytest.raises(DataError, match="no output 'lse'; it has y") as caught:
+        with pytest.raises(DataError, match="unknown output 'lse'; available outputs: y") as caught:
             BenchmarkConfig().resolve_eval_config(definition({"y": "float32"}), strange)
         assert caught.value.field == "workload.tolerance.outputs.lse"
 

@@ -155,7 +155,7 @@ def test_plugins_add_subcommands_to_groups(fib_process, with_plugin):
     assert fib_process("report", "loudly", env=with_plugin).stdout == "HELLO\n"
     done = fib_process("plugins", "--help", env=with_plugin)
     assert "Steal a name." not in done.stdout
-    assert "'plugins list' of greeter is refused: 'plugins' has a command of this" in done.stderr
+    assert "'plugins list' of greeter is refused: 'plugins' already has a command" in done.stderr
     assert "--json" in fib_process("plugins", "list", "--help", env=with_plugin).stdout
     done = fib_process("validate", "--help", env=with_plugin)
     assert done.returncode == 0

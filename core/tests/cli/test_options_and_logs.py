@@ -77,5 +77,5 @@ def test_where_the_level_comes_from(monkeypatch):
 
 @pytest.mark.parametrize("level", ["LOUD", "10", " "])
 def test_unknown_levels(level):
-    with pytest.raises(ConfigError, match="no log level"):
+    with pytest.raises(ConfigError, match="unknown log level"):
         set_up_logging(level)

@@ -188,5 +188,5 @@ def test_a_pipe_stays_one_and_a_link_too(tmp_path):
     write_output(link, b"data")
     assert link.is_symlink()
     assert file.read_bytes() == b"data"
-    with pytest.raises(ConfigError, match="name of a file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         write_output(Path(), b"data")

@@ -57,7 +57,7 @@ def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
     done = fib_process("run", "--local", dataset.root, *QUICK)
     assert done.returncode == 0, done.stderr
     results = by_solution(done.stdout)
-    assert {name: row["outcome"] for name, row in results.items()} == {
+    assert {name: row["status"] for name, row in results.items()} == {
         "good_double": "PASSED",
         "wrong_double": "INCORRECT_NUMERICAL",
         "broken_double": "COMPILE_ERROR",
@@ -66,7 +66,7 @@ def test_a_run_records_traces_and_ends_with_a_table(fib_process, dataset):
     assert float(results["good_double"]["speedup"]) > 0
     assert results["wrong_double"]["geomean_ms"] == ""
     recorded = {one["solution"]: one["evaluation"]["status"] for one in traces_of(dataset.root)}
-    assert recorded == {name: row["outcome"] for name, row in results.items()}
+    assert recorded == {name: row["status"] for name, row in results.items()}
     assert "3 evaluations in" in done.stderr
     assert f"traces written to {dataset.root / 'traces'}" in done.stderr
     assert "[3/3]" in done.stderr
@@ -80,11 +80,11 @@ def test_what_passes_only_within_the_default_tolerance_is_marked(fib_process, ma
     maker.solution("off_double", code="def run(x):\n    return x * 2.01\n")
     command = ["run", "--local", maker.root, *QUICK, "--seed", "1"]
     loose = fib_process(*command)
-    assert by_solution(loose.stdout)["off_double"]["outcome"] == "PASSED, loose tolerance"
+    assert by_solution(loose.stdout)["off_double"]["status"] == "PASSED, loose tolerance"
     strict = fib_process(*command, "--tolerance", "dtype")
-    assert by_solution(strict.stdout)["off_double"]["outcome"] == "INCORRECT_NUMERICAL"
+    assert by_solution(strict.stdout)["off_double"]["status"] == "INCORRECT_NUMERICAL"
     asked = fib_process(*command, "--tolerance", "dtype", "--rtol", "0.01")
-    assert by_solution(asked.stdout)["off_double"]["outcome"] == "PASSED"
+    assert by_solution(asked.stdout)["off_double"]["status"] == "PASSED"
     told = [one["evaluation"]["provenance"]["extra"]["tolerance"] for one in traces_of(maker.root)]
     assert told == ["fixed", "dtype", "dtype"]
 
@@ -120,7 +120,7 @@ def test_resume_does_what_is_left(fib_process, dataset):
     third = fib_process("run", "--local", dataset.root, *QUICK, "--resume")
     assert third.returncode == 0, third.stderr
     assert third.stdout == ""
-    assert "nothing was left to do" in third.stderr
+    assert "nothing to do" in third.stderr
     assert len(traces_of(dataset.root)) == 3
 
 
@@ -275,7 +275,7 @@ def test_plugins_add_options_that_watch_and_narrow_a_run(fib_process, dataset, t
     done = fib_process("run", dataset.root, *QUICK, "--count", "seen", env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\nseen: 3\n")
-    assert "'run clash' of counting is refused: --seed is an option" in done.stderr
+    assert "'run clash' of counting is refused: --seed is already an option" in done.stderr
     assert "'run broken' of counting is refused: " in done.stderr
     done = fib_process("run", dataset.root, *QUICK, "--solution", "good*", env=env)
     assert set(by_solution(done.stdout)) == {"good_double", "good_triple"}

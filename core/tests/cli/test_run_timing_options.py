@@ -76,7 +76,7 @@ def test_options_stand_over_a_file(settings, tmp_path):
             "Relative error of the median to reach.",
             marks=WITH_RSE,
         ),
-        (["--stop-param", "target"], "'target' is not written KEY=VALUE", "for example"),
+        (["--stop-param", "target"], "'target' is not of the form KEY=VALUE", "for example"),
         (["--stop-param", "a=1", "a=2"], "--stop-param a is given twice", None),
         (["--max-timing-seconds", "0"], "max_seconds: Input should be greater than 0", None),
         (["--cache", "hot"], "cache: Input should be 'cold' or 'warm'", None),

@@ -52,7 +52,7 @@ def test_what_is_no_expression_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a == b", "needs axis 'b'; given are a"),
+        ("a == b", "needs axis 'b'; available axes: a"),
         ("a // 0 == 1", "divides by zero"),
         ("a % 0 == 1", "divides by zero"),
         ("0 // (a - a) == 1", "divides by zero"),

@@ -31,7 +31,7 @@ def test_a_literal_size_may_stand_in_a_shape(make, size):
 
 def test_names_of_inputs_and_outputs_differ(make):
     outputs = {"a": {"shape": ["M"], "dtype": "float32"}}
-    refused(make.definition_record(outputs=outputs), "a is both an input and an output")
+    refused(make.definition_record(outputs=outputs), "name of both an input and an output: a")
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_axes_no_input_shows_are_left_out(make):
 @pytest.mark.parametrize(
     ("input_shapes", "problem"),
     [
-        ([(5, 4)], "1 inputs given, 2 declared"),
-        ([(5, 4), (8, 4), (1,)], "3 inputs given, 2 declared"),
-        ([(5, 4, 1), (8, 4)], r"input 'a' has shape \[5, 4, 1\], declared is \[M, K\]"),
+        ([(5, 4)], "1 inputs given; expected 2"),
+        ([(5, 4), (8, 4), (1,)], "3 inputs given; expected 2"),
+        ([(5, 4, 1), (8, 4)], r"input 'a' must have shape \[M, K\], not \[5, 4, 1\]"),
         ([None, (8, 4)], "must be a tensor"),
-        ([(5, 4), (9, 4)], "N=9, not 8"),
+        ([(5, 4), (9, 4)], "N=9; expected 8"),
     ],
 )
 def test_shapes_that_do_not_fit(make, input_shapes, problem):
@@ -102,14 +102,14 @@ def test_shapes_that_do_not_fit(make, input_shapes, problem):
 def test_a_literal_size_is_checked(make):
     definition = make.definition(inputs={"x": {"shape": ["M", "2"], "dtype": "int32"}})
     assert definition.get_axes_values([(7, 2)]) == {"M": 7}
-    with pytest.raises(DataError, match="2=3, not 2"):
+    with pytest.raises(DataError, match="2=3; expected 2"):
         definition.get_axes_values([(7, 3)])
 
 
 def test_inputs_agree_on_an_axis(make):
     tensor = {"shape": ["M"], "dtype": "float32"}
     definition = make.definition(inputs={"x": tensor, "y": tensor})
-    with pytest.raises(DataError, match=r"input 'y'.*M=4, not 3"):
+    with pytest.raises(DataError, match=r"input 'y'.*M=4; expected 3"):
         definition.get_axes_values([(3,), (4,)])
 
 
@@ -134,11 +134,11 @@ def test_axes_are_read_off_inputs(make):
 @pytest.mark.parametrize(
     ("args", "kwargs", "problem"),
     [
-        ((1,), {}, "missing arguments b"),
-        ((), {"c": 3}, "missing arguments a, b"),
+        ((1,), {}, "missing arguments: b"),
+        ((), {"c": 3}, "missing arguments: a, b"),
         ((1, 2, 3, 4), {}, "4 positional arguments given; expected 2 inputs, or 3"),
         ((1, 2), {"a": 1}, "'a' is given by position and by name"),
-        ((1, 2), {"d": 1}, "unknown argument 'd'; there are a, b, c"),
+        ((1, 2), {"d": 1}, "unknown argument 'd'; available arguments: a, b, c"),
     ],
 )
 def test_arguments_that_do_not_fit(make, args, kwargs, problem):
@@ -238,7 +238,7 @@ class TestOtherSpelling:
 class TestDefinitions:
     def test_unknown_output_is_named_with_its_field(self, make):
         record = make.definition_record(tolerance={"outputs": {"d": {"atol": 1}}})
-        with pytest.raises(DataError, match="no output 'd'; it has c") as caught:
+        with pytest.raises(DataError, match="unknown output 'd'; available outputs: c") as caught:
             from_json(json.dumps(record), Definition)
         assert caught.value.field == "tolerance.outputs.d"
 

@@ -86,7 +86,7 @@ def test_links_that_lead_nowhere_are_told(tmp_path, caplog):
     (tmp_path / "two").symlink_to("one")
     assert files(tmp_path, ".json") == [tmp_path / "a.json"]
     told = sorted(record.getMessage() for record in caplog.records)
-    assert [text.partition(": ")[2] for text in told] == ["left out: this link leads nowhere"] * 2
+    assert [text.partition(": ")[2] for text in told] == ["left out: broken link"] * 2
     assert "gone.json" in told[0]
     assert "round.json" in told[1]
 

@@ -111,7 +111,7 @@ def test_each_mistake_alone_is_raised(dataset, writer, make, index):
 
 def test_duplicates_name_both_files(dataset, writer, make):
     again = writer.json("solutions/zoe/alice_v1.json", make.solution_record())
-    with pytest.raises(DuplicateNameError, match="another solution named 'alice_v1'") as caught:
+    with pytest.raises(DuplicateNameError, match="another solution is named 'alice_v1'") as caught:
         load(dataset)
     first = dataset / "solutions/alice/gemm/gemm_n8_k4/alice_v1.json"
     assert str(first) in str(caught.value)

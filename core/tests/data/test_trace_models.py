@@ -138,8 +138,8 @@ def test_lists_of_earlier_traces_are_read():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("0.5, 0.6", "begins with 'f32:'"),
-        ("f64:AAAAPw==", "begins with 'f32:'"),
+        ("0.5, 0.6", "begin with 'f32:'"),
+        ("f64:AAAAPw==", "begin with 'f32:'"),
         ("f32:AAAAPw=", "Base64"),
         ("f32:AAAA Pw==", "Base64"),
         ("f32:é", "Base64"),

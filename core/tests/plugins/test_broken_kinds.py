@@ -67,9 +67,9 @@ WAYS = {
     exits: "it called sys.exit(3)",
     midway: "KeyError: 'second'",
     endless: "returned more than 1000 records",
-    other_type: "belongs",
-    no_record: "a value of type str where",
-    nothing: "returned None, not an iterable",
+    other_type: "not a value of type CommandSpec",
+    no_record: "not a value of type str",
+    nothing: "must return an iterable",
     twice: "more than once; both are refused",
     bad_field: "Expected `int`, got `str` - at `priority`",
 }
@@ -131,7 +131,7 @@ def test_each_hook_fails_on_its_own(install):
     assert status.records == (("timer", "mine"),)
     assert set(status.reason.split("; ")) == {
         "raised in fib_register_builders: KeyError: 'second'",
-        "fib_register_key_builders returned None, not an iterable of KeyBuilderSpec",
+        "fib_register_key_builders must return an iterable of KeyBuilderSpec, not None",
     }
     assert status.traceback.count("Traceback (most recent call last)") == 1
     assert 'raise KeyError("second")' in status.traceback
@@ -181,7 +181,7 @@ def wrapping():
 @pytest.mark.parametrize(
     ("hooks", "told"),
     [
-        ({}, "it has no function that is marked with @hookimpl"),
+        ({}, "no function is marked with @hookimpl"),
         ({"fib_register_timer": timers()}, "did you mean fib_register_timers?"),
         ({"fib_register_timers": lambda registry: ()}, "TypeError: "),
         ({"fib_register_timers": hookimpl(wrapper=True)(wrapping)}, "twice or as a wrapper"),

@@ -117,7 +117,7 @@ def test_find_names_what_there_is_and_what_is_near():
 
 
 NO_MOJO = "Plugin fib-builder-mojo 0.1 failed to load: ImportError: no mojo."
-BOTH = "which might have provided it: fib-builder-mojo 0.1, fib-builder-other 0.1."
+BOTH = "that might provide it: fib-builder-mojo 0.1, fib-builder-other 0.1."
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ BOTH = "which might have provided it: fib-builder-mojo 0.1, fib-builder-other 0.
     [
         ("broken", "mojo", NO_MOJO, "doctor mojo`."),
         ("blocked", "MOJO", NO_MOJO, "list --kind builder` to see what is installed."),
-        ("broken", "rust", f"Broken plugins, {BOTH}", "doctor`."),
+        ("broken", "rust", f"Broken plugins {BOTH}", "doctor`."),
     ],
 )
 def test_find_names_the_plugins_that_might_have_provided_it(state, wanted, told, hint):
@@ -197,7 +197,7 @@ class TestBuildersOfDevices:
         with pytest.raises(CapabilityError) as raised:
             catalog.select_builder("cuda", solution="s", device="cpu")
         assert raised.value.message == (
-            "No builder for language 'cuda' (solution 's') is for device 'cpu'. "
+            "No builder for language 'cuda' (solution 's') supports device 'cpu'. "
             "cuda (fib-x 1.0) is for cuda."
         )
         assert raised.value.hint == "choose another device, such as cuda"
@@ -354,7 +354,7 @@ def test_a_probe_that_takes_too_long_counts_as_no_and_stays_no(probe):
     answer = asked.answer()
     assert not answer
     assert answer.reason == "the probe probed_module:check did not answer within 0.05 s"
-    assert answer.remedy == "FIB_PROBE_TIMEOUT_S sets the limit"
+    assert answer.remedy == "increase FIB_PROBE_TIMEOUT_S"
     assert asked.failure is None
     release.set()
     assert finished.wait(LONG)

@@ -122,4 +122,4 @@ def test_heavy_imports_are_noted():
     catalog = Catalog.of(TimerSpec(name="t", devices=("cpu",), factory="m:T"))
     status = PluginStatus(name="given", heavy_imports=("torch", "triton"))
     (note,) = check_up(catalog, status)["notes"]
-    assert note.startswith("loading it imports torch, triton, which slows down every start")
+    assert note.startswith("it imports torch, triton at load time, which is slow")

@@ -188,7 +188,7 @@ def test_an_evaluator_may_need_certain_inputs_and_outputs():
 
 @pytest.mark.parametrize("reason", ["", "  ", "\n"])
 def test_a_no_has_a_reason(reason):
-    with pytest.raises(ValueError, match="needs a reason"):
+    with pytest.raises(ValueError, match="a reason is required"):
         Availability(False, reason)
 
 

@@ -233,7 +233,7 @@ class TestFailures:
         world.router.clear()
         assert lib.scale is mine
         (status,) = installation.statuses()
-        assert (status.state, "left as it is" in status.reason) == ("unwanted", True)
+        assert (status.state, "left unchanged" in status.reason) == ("unwanted", True)
         lib.scale = original
 
 

@@ -250,7 +250,7 @@ class TestLookUp:
             look_up(f"{name}.sub.f")
         assert (caught.value.state, caught.value.module) == ("waiting", f"{name}.sub")
         assert f"{name}.sub" not in sys.modules
-        with pytest.raises(NotPatchedError, match="makes some names on demand") as caught:
+        with pytest.raises(NotPatchedError, match="creates some names on demand") as caught:
             look_up(f"{name}.f")
         assert caught.value.state == "missing"
         importlib.import_module(f"{name}.sub")

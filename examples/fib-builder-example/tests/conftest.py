@@ -1,4 +1,4 @@
-"""A definition and a solution of it, and a cache that is thrown away."""
+"""Fixtures: a definition, a solution, and a temporary cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SOURCE = f"""#include <stdint.h>
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path, monkeypatch):
-    """Give each test a cache of its own."""
+    """Give each test its own cache."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
     return folder
@@ -45,7 +45,7 @@ def cache_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make_definition():
-    """Return a function that makes the definition ``out = (x + y) * scale``, or one like it."""
+    """Return a function that makes the definition ``out = (x + y) * scale``, or a variant of it."""
 
     def make(**changes):
         return Definition.model_validate_json(json.dumps(deepcopy(DEFINITION) | changes))
@@ -61,7 +61,7 @@ def definition(make_definition):
 
 @pytest.fixture
 def make_solution():
-    """Return a function that makes a solution from a source, or from several files."""
+    """Return a function that makes a solution from one source or from several files."""
 
     def make(source=SOURCE, *, files=None, entry="main.c::run", **spec):
         sources = files or {"main.c": source}

@@ -12,7 +12,7 @@ HEAD = "#include <stdint.h>\n"
 
 @pytest.fixture
 def refused(build, make_solution, cache_folder):
-    """Return a function that builds what cannot be built and returns the error."""
+    """Return a function that expects a build to fail and returns the error."""
 
     def run(*args, **kwargs) -> BuildError:
         with pytest.raises(BuildError) as caught:
@@ -71,7 +71,7 @@ class TestRight:
         assert build(solution).call_value_returning(*inputs).eq(7).all()
 
     def test_a_function_called_like_one_of_the_system_s(self, build, make_solution, inputs):
-        # Several functions, because which of them the process has already is up to Python.
+        # Several functions, because which of them the process has already loaded depends on Python.
         helpers = {"times": 1, "read": 2, "index": 4}
         source = HEAD + "".join(f"int {name}(void);\n" for name in helpers)
         calls = " + ".join(f"{name}()" for name in helpers)

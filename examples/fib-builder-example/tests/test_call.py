@@ -1,4 +1,4 @@
-"""Calls with tensors that are as the definition says, and with others."""
+"""Calls with tensors that match the definition, and with tensors that do not."""
 
 from __future__ import annotations
 

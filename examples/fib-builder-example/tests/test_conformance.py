@@ -1,4 +1,4 @@
-"""The plugin and its builder keep to what FlashInfer-Bench expects of all of them."""
+"""The plugin and its builder meet the requirements of FlashInfer-Bench."""
 
 from __future__ import annotations
 

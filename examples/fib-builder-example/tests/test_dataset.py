@@ -1,4 +1,4 @@
-"""The solutions of the dataset do what their descriptions say."""
+"""The solutions of the dataset behave as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin as FlashInfer-Bench finds it."""
+"""How FlashInfer-Bench finds the plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fib_builder_example.probe import probe
 
 @pytest.fixture
 def record():
-    """What the plugin registers."""
+    """Return the plugin's record."""
     (spec,) = fib_builder_example.fib_register_builders()
     return spec
 

@@ -202,7 +202,7 @@ def test_impossible_numbers(maker, changes, field, severity):
         ({"y": ("F32", [16])}, "workload.inputs.x.tensor_key", "no tensor 'x'; it has y"),
         ({"x": ("F32", [17])}, "workload.inputs.x.shape", "shape [17], but [16] is declared"),
         ({"x": ("F32", [4, 4])}, "workload.inputs.x.shape", "shape [4, 4]"),
-        ({"x": ("BF16", [16])}, "workload.inputs.x.dtype", "holds bfloat16, but float32"),
+        ({"x": ("BF16", [16])}, "workload.inputs.x.dtype", "has dtype bfloat16, but float32"),
     ],
 )
 def test_wrong_key_shape_or_dtype(defined, tensors, field, words):
@@ -276,7 +276,7 @@ def test_a_definition_without_baseline_where_others_have_one(maker):
     finding = only(maker, "baseline")
     assert str(finding.path) == "definitions/op/triple.json"
     assert finding.severity.value == "note"
-    assert "none of them has a score" in finding.message
+    assert "they have no scores" in finding.message
     report = validate_dataset(maker.root)
     assert (report.errors, report.warnings, report.notes) == ((), (), (finding,))
 
@@ -305,8 +305,8 @@ def test_workloads_that_the_baseline_has_not_passed(maker):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ("solution", "it has solutions and no workload to run them on"),
-        ("workload", "it has workloads and no solution to run on them"),
+        ("solution", "the definition has solutions but no workloads"),
+        ("workload", "the definition has workloads but no solutions"),
     ],
 )
 def test_one_without_the_other(maker, part, message):

@@ -136,7 +136,7 @@ def test_languages(found, language, severity, end):
 def test_an_entry_point_without_a_file(found):
     ((severity, field, message),) = found(SOLUTION, "spec.entry_point", "run")
     assert (severity, field) == ("warning", "spec.entry_point")
-    assert message == 'the entry point names no file: write "FILE::run"'
+    assert message == 'the entry point has no file: write "FILE::run"'
 
 
 def test_a_broken_definition_is_one_error_with_a_count(found, maker, fib):

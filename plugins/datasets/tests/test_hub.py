@@ -195,7 +195,7 @@ class TestCommands:
 
         ran = fib("run", "--device", "cpu", "--hub", "--definition", "double", "--iterations", "1")
         assert ran.returncode == 0, ran.stderr
-        assert "traces are not written: --hub names a dataset in a shared cache" in ran.stderr
+        assert "traces are not saved: --hub names a dataset in a shared cache" in ran.stderr
         (dataset,) = json.loads(ran.stdout)["datasets"]
         assert (dataset["saved"], dataset["statuses"]) == (False, {"PASSED": 4})
         best = fib("report", "best", "--definitions", "double", "--hub")
@@ -211,7 +211,7 @@ class TestErrors:
         [
             ("nobody/nothing", "'nobody/nothing' of the hub does not exist", "hf auth login"),
             (f"{REPO}@never", "has no revision 'never'", "default branch"),
-            ("some/secret", "only by those who were given access", "ask for access"),
+            ("some/secret", "is restricted", "request access"),
         ],
     )
     def test_what_is_not_to_be_had(
@@ -238,7 +238,7 @@ class TestErrors:
         assert ask.download(REPO, **variables) == root
         kind, message, hint = ask.download("nobody/nothing", **variables)
         assert kind == "DatasetNotFoundError"
-        assert "cannot be reached" in message
+        assert "is unreachable" in message
         assert "HF_HUB_OFFLINE" in hint
 
     def test_without_the_library(self, ask: Asker) -> None:

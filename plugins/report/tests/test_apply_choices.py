@@ -114,7 +114,7 @@ class TestExplain:
         found = [int(part.split("=")[1].split(",")[0]) for part in caught.value.hint.split("; ")]
         assert found == [64, 32, 16, 8, 4]
         assert caught.value.hint.endswith(" …")
-        with pytest.raises(SelectionError, match="ask for all sizes"):
+        with pytest.raises(SelectionError, match="leave out --axes"):
             explain(folder.root, "scale", hardware="other", axes={"rows": 64})
 
     def test_unknown_axes(self, source):

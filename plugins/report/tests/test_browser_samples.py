@@ -117,7 +117,7 @@ def test_failures_that_are_close_are_one_mark_with_their_number(open_page, measu
         assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
     browser.click(".cluster")
     browser.wait("document.body.dataset.view === 'workload'")
-    assert browser.run("location.hash") == "#/workload/double/w1?outcome=RUNTIME_ERROR"
+    assert browser.run("location.hash") == "#/workload/double/w1?status=RUNTIME_ERROR"
     assert browser.run("document.querySelector('.count').innerText") == "20 of 24 evaluations"
 
 

@@ -183,7 +183,7 @@ def test_a_file_that_is_rewritten_between_results_and_logs_is_an_error(maker):
     results = collect_results(TraceSet.from_path(maker.root))
     file = maker.root / "traces/op/double.jsonl"
     file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
-    with pytest.raises(DataError, match="was changed"):
+    with pytest.raises(DataError, match="has changed"):
         read_details(results[-1:])
 
 

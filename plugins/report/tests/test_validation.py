@@ -68,7 +68,7 @@ def test_a_page_of_very_many_findings_stays_small(fib, report, tmp_path):
     [
         (lambda text: b"\xff" + text, 1, "not UTF-8"),
         (lambda text: b"[" * 100_000, 1, "not valid"),
-        (lambda text: b"[1]", 1, "should be an object"),
+        (lambda text: b"[1]", 1, "must be an object"),
         (lambda text: b'{"name": "x"}', 1, "schema_version: this field is missing"),
         (lambda text: text.replace(b'"error"', b'"fatal"'), 1, "datasets.0.findings."),
     ],
@@ -89,5 +89,5 @@ def test_a_page_is_written_into_folders_that_are_there(fib, report, tmp_path):
     for folder in (report, tmp_path / "nowhere"):
         result = fib("validate-render", report, "--output", folder / "page.html")
         assert result.exit_code == 2
-        assert f"there is no folder {folder}" in result.stderr
+        assert f"no folder {folder}" in result.stderr
         assert not (tmp_path / "nowhere").exists()

@@ -16,6 +16,7 @@ from fib_testing import (
     EvaluatorConformance,
     KeyBuilderCase,
     KeyBuilderConformance,
+    SampleCall,
     TimerCase,
     TimerConformance,
     sample_definition,
@@ -78,6 +79,55 @@ def run_arguments():
     return [broken_library.Wrapper(), SimpleNamespace(shape=(9,))], {"out": object()}
 
 
+def routed(shape, reference, **inputs):
+    tensor = {"shape": ["n", "k"], "dtype": "float32"}
+    return Definition.model_validate(
+        {
+            "name": shape,
+            "op_type": "toy",
+            "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": 4}},
+            "inputs": dict.fromkeys(inputs, tensor),
+            "outputs": {"result": tensor},
+            "reference": f"def run({', '.join(inputs)}):\n    return {reference}\n",
+        }
+    )
+
+
+DOUBLE = routed("toy_double_k4", "x * 2", x=1)
+ADD = routed("toy_add_k4", "x + residual", x=1, residual=1)
+
+
+def sample_call(function, definition, *args, out=False, **kwargs):
+    """Return a call with tensors for x, and for `residual` or a buffer."""
+
+    def arguments():
+        import torch
+
+        x = torch.arange(8.0).reshape(2, 4) - 3
+        named = {"out": torch.zeros(2, 4)} if out else {}
+        named |= {"residual": torch.full((2, 4), 5.0)} if function == "add_into" else {}
+        return (x, *args), {**named, **kwargs}
+
+    return SampleCall(path=f"broken_library.{function}", arguments=arguments, definition=definition)
+
+
+CALLS = (
+    sample_call("activate", DOUBLE),
+    sample_call("activate", DOUBLE, "none", out=True),
+    sample_call("activate", DOUBLE, mode="none", flag=False),
+    sample_call("activate", None, "relu", out=True),
+    sample_call("activate", None, flag=True),
+    sample_call("add_into", ADD),
+)
+
+
+def routes(name):
+    targets = ["broken_library.activate", "broken_library.add_into"]
+    return AdapterCase(
+        record=adapter(name, targets=targets).record, plugin="broken_probes", calls=CALLS
+    )
+
+
 NO_LIBRARY = ["no_such_library_xyz.scale"]
 SUITES = {
     "Timer": (TimerConformance, broken_timers, timer),
@@ -89,7 +139,14 @@ CASES = {
     f"{kind}{name}": (suite, make(name))
     for kind, (suite, module, make) in SUITES.items()
     for name, found in inspect.getmembers(module, inspect.isclass)
-    if found.__module__ == module.__name__ and name not in ("Changed", "Naps")
+    if found.__module__ == module.__name__
+    and name not in ("Changed", "Naps", "Activate", "AddInto")
+    and not name.startswith("Route")
+}
+CASES |= {
+    name: (AdapterConformance, routes(name))
+    for name in vars(broken_adapters)
+    if name.startswith("Route") and name not in ("Route", "RouteAdapter")
 }
 CASES |= {
     "TimerForOthers": (TimerConformance, timer("Good", devices=["cuda"])),

@@ -123,3 +123,10 @@ def test_evaluators_get_trials_of_a_reference_that_cannot_change_the_inputs():
 )
 def test_a_command_that_builds_is_told_from_a_question(command, builds):
     assert is_compiler_run(command) == builds
+
+
+@pytest.mark.parametrize("command", [["/opt/toolc", "a.toy"], [sys.executable, "-m", "toolc"]])
+def test_a_compiler_that_the_case_names_is_recognised(command):
+    assert not is_compiler_run(command)
+    assert is_compiler_run(command, ["toolc"])
+    assert not is_compiler_run(["toolc", "--version"], ["toolc"])

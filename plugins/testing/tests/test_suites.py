@@ -17,7 +17,7 @@ GOOD = {
     "builders": "Good DestinationPassing Unavailable Compiled RefusesOptions LeavesNoLibrary",
     "others": "TimerGood TimerFactory TimerRepeats EvaluatorGood EvaluatorSampling "
     "EvaluatorFallback KeysGood KeysDeclares KeysLoud AdapterGood AdapterNoLibrary "
-    "AdapterArguments",
+    "AdapterArguments RouteGood",
     "plugins": "_good",
 }
 BROKEN = {
@@ -111,6 +111,14 @@ BROKEN = {
         "_shadow": "it_loads names_are_unique",
     },
 }
+ROUTES = (
+    "AnswersAll ForgetsBuffer InputsChanged Never None OtherBuffer Returns TakesAnything Tuple "
+    "WrongArgument"
+)
+SUBSTITUTED = " ".join(
+    f"substituted_calls_are_like_the_original[{mode}]" for mode in ("dataset", "mapping")
+)
+BROKEN["others"] |= {f"Route{name}": SUBSTITUTED for name in ROUTES.split()}
 SUITES = list(BROKEN)
 
 
@@ -153,11 +161,11 @@ def test_a_test_that_cannot_say_anything_is_skipped_with_a_reason(outcomes):
 
 @outcomes_from("others", "plugins")
 def test_a_full_case_skips_nothing(outcomes):
-    full = ("TimerGood", "EvaluatorSampling", "KeysGood", "AdapterGood", "_good")
+    full = ("TimerGood", "EvaluatorSampling", "KeysGood", "RouteGood", "_good")
     ran = {name: each for name, each in outcomes.items() if name in full}
     assert ran
     assert {name: each.skipped for name, each in ran.items()} == {name: {} for name in ran}
-    least = {"TimerGood": 18, "EvaluatorSampling": 17, "KeysGood": 12, "AdapterGood": 15}
+    least = {"TimerGood": 18, "EvaluatorSampling": 17, "KeysGood": 12, "RouteGood": 17}
     assert {name: len(each.passed) for name, each in ran.items()} == {
         name: least.get(name, 14) for name in ran
     }
@@ -176,7 +184,7 @@ def test_an_unavailable_builder_skips_what_needs_it_and_checks_the_rest(outcomes
     outcome = outcomes["Unavailable"]
     assert {"test_the_record_says_what_it_is", "test_the_probe_answers"} <= set(outcome.passed)
     reasons = set(outcome.skipped.values())
-    assert "builder 'toy' cannot be used here: toycc is not installed" in reasons
+    assert "builder 'toy' is unavailable here: toycc is not installed" in reasons
 
 
 @outcomes_from("builders")
@@ -185,7 +193,7 @@ def test_a_class_without_a_case_is_told_how_to_give_one(outcomes):
     assert not outcome.passed
     assert not outcome.skipped
     for message in outcome.failed.values():
-        assert "TestNoCase has no fixture 'case' that returns a BuilderCase, but none" in message
+        assert "TestNoCase needs a fixture 'case' that returns a BuilderCase; found none" in message
 
 
 TOLD = {
@@ -205,10 +213,10 @@ TOLD = {
         ("KeysOneAxis", "{'rows': 3, 'columns': 5} and {'rows': 3, 'columns': 80}"),
         ("AdapterDropsNames", "broken_library.scale, first call: the original was called with"),
         ("AdapterImportsTorch", "creating the adapter imported torch; import it inside methods"),
-        ("AdapterPatches", "these are not what they were: broken_library.scale"),
+        ("AdapterPatches", "not restored after patching and unpatching: broken_library.scale"),
     ],
     "plugins": [
-        ("_outdated", "requires flashinfer-bench-core~=0.1.0, and this is 0.2"),
+        ("_outdated", "requires flashinfer-bench-core~=0.1.0; this is 0.2"),
         ("_once", "registered timer 'toy_once', and then nothing"),
         ("_loud", "importing toy_loud imports numpy"),
         ("_careless", "toy_factories:Lost cannot be imported: AttributeError"),

@@ -1,13 +1,13 @@
-"""Putting the best solution to work in place of a call.
+"""Substitute the best recorded solution for a call.
 
-`apply` marks what may be substituted, `enable_apply` says by what. The module itself can be called
-as `apply`, so that ``flashinfer_bench.apply`` is both.
+`apply` marks calls that may be substituted; `enable_apply` selects the solutions. The module itself
+is callable as `apply`, so that ``flashinfer_bench.apply`` works as both.
 
-The author of a plugin subclasses `ApplyKeyBuilder`, or `AxesOnlyKeyBuilder`, and registers the
-class by a `flashinfer_bench.plugins.KeyBuilderSpec`.
+The author of a plugin subclasses `ApplyKeyBuilder` or `AxesOnlyKeyBuilder`, and registers the class
+with a `flashinfer_bench.plugins.KeyBuilderSpec`.
 
-Every name is imported when it is first used: ``import flashinfer_bench.apply`` loads neither torch
-nor pydantic, unless ``FIB_ENABLE_APPLY`` has it enable apply at once.
+Names are imported on first use: ``import flashinfer_bench.apply`` loads neither torch nor pydantic,
+unless ``FIB_ENABLE_APPLY`` enables apply immediately.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ __all__ += ["apply", "disable_apply", "enable_apply", "get_runtime", "set_runtim
 
 
 class _Callable(ModuleType):
-    """The module itself, which ``from flashinfer_bench import apply`` may give."""
+    """The module itself, which ``from flashinfer_bench import apply`` may return."""
 
     __call__ = staticmethod(apply)
 
     @property
     def __signature__(self) -> Signature:
-        """Its parameters: of an object that can be called, the first is taken for its own."""
+        """Its signature. `inspect` drops the first parameter of a callable object as `self`."""
         from inspect import signature
 
         return signature(apply)

@@ -1,9 +1,9 @@
-"""What users call: `apply`, `enable_apply`, `disable_apply`.
+"""The user interface of apply: `apply`, `enable_apply`, `disable_apply`.
 
 A decorated function keeps its parameters. They are matched with the inputs and outputs of the
-definition by name, or else by position; what the definition does not know must have its default for
-a call to be substituted. torch.compile traces through a decorated function while nothing is enabled
-for it, and breaks the graph at the substituted call otherwise.
+definition by name, or else by position; a call is substituted only if all parameters unknown to the
+definition have their default values. torch.compile traces through a decorated function while
+nothing is enabled for it, and breaks the graph at the substituted call otherwise.
 
 >>> @apply("gemm_n4096_k4096")
 ... def gemm(A, B):
@@ -72,37 +72,37 @@ def apply(
     fallback: Fallback = None,
     **old: Any,
 ) -> Any:
-    """Have calls answered by the best solution that is enabled for them.
+    """Answer calls with the best solution enabled for them.
 
-    Given a name or resolver alone, it is a decorator. Given arguments as well, it makes one call.
-    Everything that nothing is enabled for goes to the decorated function, or to `fallback`.
+    With only a name or resolver, it is a decorator. With arguments as well, it makes one call.
+    Calls without an enabled solution go to the decorated function, or to `fallback`.
 
     Parameters
     ----------
     name_or_resolver : str or callable
-        Name of the definition; or a function that gets the arguments of a call and returns it. One
-        that returns None, or fails, leaves the call to the original.
+        Name of the definition; or a function that takes the arguments of a call and returns the
+        name. If that function returns None or fails, the original answers the call.
     args : sequence, optional
         The inputs in declaration order: the outputs are returned. Or inputs and outputs: the
-        outputs are written to, and None is returned.
+        results are written to the outputs, and None is returned.
     kwargs : mapping, optional
-        Arguments by the names that the definition gives them.
+        Arguments by their names in the definition.
     fallback : callable, optional
-        Called with the same arguments if there is nothing to substitute.
+        Called with the same arguments if there is no solution for the call.
     **old
-        What is given by names that parameters had once.
+        Arguments under former parameter names.
 
     Returns
     -------
     Any
-        A decorator; or what the call returns: one output as itself, several as a tuple.
+        A decorator; or the result of the call: a single output unwrapped, several as a tuple.
 
     Raises
     ------
     RuntimeError
-        If there is nothing to substitute, and no fallback.
+        If there is neither a solution nor a fallback.
     ValueError
-        If the number of arguments is neither that of the inputs nor of inputs and outputs.
+        If the number of arguments matches neither the inputs nor the inputs and outputs.
     """
     if old:
         given = {"args": args, "kwargs": kwargs, "fallback": fallback}
@@ -113,7 +113,7 @@ def apply(
             return fallback(*args)
         try:
             call = calls.get(name_or_resolver)
-        except TypeError:  # one that cannot be hashed
+        except TypeError:  # unhashable
             call = None
         if call is not None:
             return call(args, None, fallback)
@@ -152,43 +152,43 @@ def enable_apply(
     device: Union[str, torch.device, None] = None,
     dataset: Union[str, Path, TraceSet, None] = None,
 ) -> Any:
-    """Have calls answered by the best recorded solutions from now on.
+    """Enable the best recorded solutions for calls from now on.
 
-    Enabling may be nested: what was enabled last decides, alone, until it is disabled.
+    Calls can be nested: only the most recently enabled settings are used, until they are disabled.
 
     Parameters
     ----------
     dataset_path : str, Path, TraceSet or mapping, optional
-        A dataset, or its folder. A mapping from definitions to the one solution of each, a
-        callable, a `Solution` (or FlashInfer's) or the path of one: see
-        `flashinfer_bench.apply.mapping`. By default the first of these that is set: the folder of
-        ``FIB_APPLY_PATH``, the dataset of ``FIB_DATASET_PATH``, the folder of
-        ``FLASHINFER_TRACE_APPLY_PATH``; else the usual dataset, if there is one.
+        A dataset, or its folder. Or a mapping from each definition to one solution: a callable, a
+        `Solution` (or FlashInfer's) or a path to one; see `flashinfer_bench.apply.mapping`.
+        Default: the first of these that is set: the folder of ``FIB_APPLY_PATH``, the dataset of
+        ``FIB_DATASET_PATH``, the folder of ``FLASHINFER_TRACE_APPLY_PATH``; else the usual dataset,
+        if it exists.
     apply_config : ApplyConfig or ApplyConfigRegistry, optional
-        Settings for all definitions, or for each.
+        Settings for all definitions, or by definition.
     device : str or torch.device, optional
-        Of a dataset: which device's records count, and where the tensors of calls are: ``cpu``,
-        ``cuda`` or ``cuda:N``. By default the current GPU if there is one, else the CPU.
+        For a dataset: the device whose records are used, and on which the tensors of calls are:
+        ``cpu``, ``cuda`` or ``cuda:N``. Default: the current GPU if there is one, else the CPU.
     dataset : TraceSet, str or Path, optional
-        Of a mapping: has its definitions. Those that it lacks are looked for in the dataset of
-        ``FIB_DATASET_PATH``, as all are by default.
+        For a mapping: the source of its definitions. Missing definitions, and all by default, are
+        taken from the dataset of ``FIB_DATASET_PATH``.
 
     Returns
     -------
     ApplyRuntime or WrappedCount
-        A context manager, which disables it at the end of the body. The runtime of a dataset can be
-        called like `apply`; for a mapping it is the number of functions whose calls it may take.
-        Where nothing is configured it is 0, and nothing is enabled.
+        A context manager that disables apply at the end of the body. For a dataset, the runtime,
+        which is callable like `apply`; for a mapping, the number of functions whose calls it may
+        answer. If nothing is configured, that number is 0, and nothing is enabled.
 
     Raises
     ------
     DatasetNotFoundError, DataError
-        If there is no such dataset, or it is not one.
+        If the dataset does not exist or is not valid.
     ConfigError
-        If the settings, or a mapping's values, are something else; if a device is given for one, or
-        a dataset for anything else.
+        If the settings or a mapping's values are invalid; if a device is given for a mapping, or a
+        dataset without a mapping.
     CapabilityError
-        If there is no such device.
+        If the device does not exist.
 
     Examples
     --------
@@ -223,24 +223,24 @@ def enable_apply(
 
 
 def disable_apply() -> None:
-    """Undo the last `enable_apply` that has not been undone; nothing happens if there is none.
+    """Undo the most recent `enable_apply` that is still in effect; does nothing if there is none.
 
-    Calls that are running go on.
+    Running calls are not interrupted.
     """
-    router.asked()  # what has been turned off is not turned on by the environment afterwards
+    router.asked()  # once disabled, the environment does not enable it again
     top = router.top()
     if top is not None:
         top.stop()
 
 
 def activate() -> None:
-    """Do what the environment says, once: at the first use of apply.
+    """Apply the environment variables, once, at the first use of apply.
 
-    With ``FIB_ENABLE_APPLY=1``, the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset
-    of ``FIB_DATASET_PATH``. Where that variable is not set, ``FLASHINFER_TRACE_APPLY=1`` has the
-    folder of ``FLASHINFER_TRACE_APPLY_PATH`` enabled, unless FlashInfer itself heeds it. A failure
-    is a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is seen to as well: calls of `apply`
-    are what is traced. Nothing happens while an engine waits for the first call that could matter;
+    ``FIB_ENABLE_APPLY=1`` enables the folder of ``FIB_APPLY_PATH`` if that is set, else the dataset
+    of ``FIB_DATASET_PATH``. If that variable is not set, ``FLASHINFER_TRACE_APPLY=1`` enables the
+    folder of ``FLASHINFER_TRACE_APPLY_PATH``, unless FlashInfer itself handles it. A failure is
+    logged as a warning, and apply stays off. ``FIB_ENABLE_TRACING`` is handled as well, because
+    calls of `apply` can be traced. Does nothing while an engine waits for the first relevant call;
     see `engines`.
     """
     if not (router.quiet or router.deferred is not None or router.asked()):
@@ -272,20 +272,20 @@ def _activate() -> None:
 
 
 def asked_for() -> bool:
-    """Return whether the environment has apply enabled: our variable says so, or FlashInfer's."""
+    """Return whether our or FlashInfer's environment variable enables apply."""
     if env.set_variables().get("FIB_ENABLE_APPLY"):
         return env.apply_mentioned()
     return env.flashinfer_apply() is not None
 
 
 def _theirs_wanted() -> bool:
-    """Return whether FlashInfer's variable is for us: releases before 0.6.14 do not heed it."""
+    """Return whether we handle FlashInfer's variable: releases before 0.6.14 ignore it."""
     value = env.flashinfer_apply()
     if value is None:
         return False
     if value != "1":
         raise ConfigError(f"FLASHINFER_TRACE_APPLY={value!r} is neither 0 nor 1")
-    spec = importlib.util.find_spec("flashinfer")  # a part of it could not be found unimported
+    spec = importlib.util.find_spec("flashinfer")  # finding a submodule would import the package
     places = (spec.submodule_search_locations if spec is not None else None) or ()
     if any(Path(place, "trace_apply").is_dir() for place in places):
         logger.info(

@@ -1,4 +1,4 @@
-"""Settings of apply, for all definitions and for single ones.
+"""Settings of apply, global and by definition.
 
 Light: importing this module imports neither torch nor pydantic.
 """
@@ -14,43 +14,44 @@ from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.config_registry import ConfigRegistry
 
 MissPolicy = Literal["fallback_only", "use_def_best", "nearest"]
-"""What to do with a call of a size that nobody has recorded."""
+"""What to do with a call of a size that has not been recorded."""
 
 MISS_POLICIES: tuple[str, ...] = get_args(MissPolicy)
 
 
 @dataclass(frozen=True)
 class ApplyConfig:
-    """What may be substituted for a call, and how carefully.
+    """Which solutions may be substituted, and with which safeguards.
 
     Parameters
     ----------
     max_atol, max_rtol : float, optional
-        Largest recorded absolute and relative error of a solution; what is given must be kept. If
-        both are None, the default, it depends on the definition's dtypes and tolerance, and it is
-        enough to keep to one of the two; see `flashinfer_bench.apply.table`.
+        Maximum recorded absolute and relative error of a solution; each bound that is given must
+        hold. If both are None (the default), the bounds follow from the definition's dtypes and
+        tolerance, and a solution needs to satisfy only one of them; see
+        `flashinfer_bench.apply.table`.
     aot_ratio : float
-        Share of the solutions that win most keys which is built when apply is enabled, in [0, 1].
-        The rest is built when first needed.
+        Share of solutions, in [0, 1], that are built when apply is enabled, starting with those
+        that win most keys. The rest is built on first use.
     on_miss_policy : str
         For a size that was never recorded: ``"fallback_only"`` calls the original,
-        ``"use_def_best"`` the solution that is best over all recorded sizes, ``"nearest"`` the
-        winner of the nearest recorded size within `nearest_ratio`.
+        ``"use_def_best"`` the best solution over all recorded sizes, ``"nearest"`` the winner of
+        the nearest recorded size within `nearest_ratio`.
     shadow_calls : int
-        This many first calls of an entry also run the original, and are compared.
+        Number of initial calls of an entry that also run the original and are compared.
     shadow_share : float
-        Share of later calls that are compared as well, in [0, 1].
+        Share of later calls that are also compared, in [0, 1].
     max_failures : int
-        An entry is no longer used after this many failures; at least 1.
+        Number of failures, at least 1, after which an entry is no longer used.
     strict : bool
-        Whether a solution that cannot be built or run raises, instead of falling back.
+        Whether to raise if a solution cannot be built or run, instead of falling back.
     nearest_ratio : float
-        By which factor each axis may differ under ``"nearest"``; at least 1.
+        Maximum factor by which each axis may differ under ``"nearest"``; at least 1.
 
     Raises
     ------
     ConfigError
-        If a value is not allowed.
+        If a value is invalid.
     """
 
     max_atol: Optional[float] = None
@@ -80,7 +81,7 @@ class ApplyConfig:
     def _number(self, name: str, *, least: float, most: float, wanted: str) -> None:
         value = getattr(self, name)
         real = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not real or not least <= value <= most:  # NaN is within no bounds
+        if not real or not least <= value <= most:  # rejects NaN, too
             raise _refusal(name, value, wanted)
 
     def _count(self, name: str, *, least: int) -> None:
@@ -94,19 +95,19 @@ def _refusal(name: str, value: Any, wanted: str) -> ConfigError:
 
 
 class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
-    """The settings of each definition: its own, or the default.
+    """Settings by definition, with a default.
 
     Parameters
     ----------
     default : ApplyConfig, optional
-        For definitions without their own settings; by default nothing is applied to those.
+        For definitions without their own settings; by default apply is off for them.
     per_definition : mapping of str to ApplyConfig, optional
-        By name of the definition.
+        By definition name.
 
     Raises
     ------
     ConfigError
-        If something else is given.
+        If a value has the wrong type.
     """
 
     kind = ApplyConfig
@@ -116,22 +117,22 @@ class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
 
     @old_parameters
     def get(self, name: str) -> Optional[ApplyConfig]:
-        """Return the settings of the definition `name`; None if nothing is applied to it."""
+        """Return the settings of the definition `name`; None if apply is off for it."""
         return self._own.get(name, self.default)
 
 
 def as_registry(config: ApplyConfig | ApplyConfigRegistry | None) -> ApplyConfigRegistry:
-    """Return settings in any of their forms as a registry.
+    """Convert settings in any accepted form to a registry.
 
     Parameters
     ----------
     config : ApplyConfig, ApplyConfigRegistry or None
-        None for `get_default_registry`; a config holds for all definitions.
+        None selects `get_default_registry`; a single config applies to all definitions.
 
     Raises
     ------
     ConfigError
-        If it is something else.
+        If it has any other type.
     """
     if config is None:
         return get_default_registry()
@@ -144,5 +145,5 @@ _default = ApplyConfigRegistry(ApplyConfig())
 
 
 def get_default_registry() -> ApplyConfigRegistry:
-    """Return the settings used by default; registering there changes them."""
+    """Return the default settings; registering settings there changes them."""
     return _default

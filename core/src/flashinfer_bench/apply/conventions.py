@@ -1,25 +1,26 @@
-"""What each argument of a function means for a definition, and where outputs go.
+"""Map the arguments of a function to a definition, and deliver outputs.
 
-A solution takes the inputs of a definition and returns its outputs. A function of a library may
-have more to it: ``out=`` and ``lse=`` buffers, inputs that it works on in place, a flag like
-``return_lse`` that decides how much it returns, arguments that no definition knows. What is what is
-worked out once, from the signature:
+A solution takes the inputs of a definition and returns its outputs. A library function may have
+more: ``out=`` and ``lse=`` buffers, inputs that it modifies in place, a flag such as ``return_lse``
+that decides how much it returns, and arguments that no definition has. The mapping is computed
+once, from the signature:
 
-- An output whose `param` names an input goes back into that input.
-- A parameter named like an output takes a buffer for it. ``out`` and ``output`` take one for the
-  first output that has no other place, or a tuple of them. Without a definition, ``lse`` takes one
-  for the second output.
-- ``return_x`` decides whether output ``x`` is returned; the last one, if none is called so.
-- Hints, such as ``enable_pdl``, change nothing.
-- All other parameters are inputs, matched as for a decorated function (`binding.match`). What is
-  left over must have its default, or the call is not one of the definition.
+- An output whose `param` names an input is written back to that input.
+- A parameter with the name of an output takes a buffer for it. ``out`` and ``output`` take a buffer
+  for the first output that has no other destination, or a tuple of buffers. Without a definition,
+  ``lse`` takes a buffer for the second output.
+- ``return_x`` decides whether output ``x`` is returned; if no output has that name, it applies to
+  the last one.
+- Hints, such as ``enable_pdl``, have no effect on the result.
+- All other parameters are inputs, matched as for a decorated function (`binding.match`). The rest
+  must have their default values, or the call does not match the definition.
 
-A call returns what the annotation says; without one, all outputs that are not written in place, and
-None if there are none, or if the buffers cannot be left out. Where the caller gives a buffer, that
-very object is returned.
+A call returns what the annotation specifies. Without an annotation it returns all outputs that are
+not written in place, or None if there are none or if the buffers are required. If the caller
+provides a buffer, that same object is returned.
 
-`bind` makes of all that what takes the calls of a function, for datasets and mappings alike. The
-usual call, which gives inputs alone, is told by generated code.
+`bind` turns this mapping into a callable for the function's calls, for datasets and mappings alike.
+Generated code handles the usual call, which has only inputs.
 """
 
 from __future__ import annotations
@@ -53,16 +54,16 @@ if TYPE_CHECKING:
     from flashinfer_bench.routing.patch_points import Args, Call, Fallback, Kwargs
 
     Takes = Optional[Mapping[str, bool]]
-    """What a solution takes by name, and whether it needs it; None for anything."""
+    """Parameter names of a solution, and whether each is required; None accepts anything."""
 
-# Reasons for which a call goes to the original, beside those of the dispatcher.
-ARGUMENTS = "arguments"  # they do not fit the signature: the original says what is wrong
+# Reasons for sending a call to the original, in addition to those of the dispatcher.
+ARGUMENTS = "arguments"  # they do not match the signature: the original reports the error
 EXTRAS = "argument not in the definition"
-BUFFER = "buffer"  # of another dtype or shape than the output, or one that a gradient is wanted of
+BUFFER = "buffer"  # dtype or shape differs from the output, or it requires a gradient
 PLACE = "no place for an output"
 MORE_OUTPUTS = "more outputs than the definition has"
 
-_HINTS = frozenset({"enable_pdl"})  # may change how quick a call is, and nothing else
+_HINTS = frozenset({"enable_pdl"})  # may change the speed of a call, but nothing else
 _OUT = ("out", "output")
 _LSE = "lse"
 _FLAG = "return_"
@@ -73,17 +74,17 @@ _CONTAINERS = (tuple, list, dict, type(None))
 
 
 class Bound(NamedTuple):
-    """The arguments of one call, told apart.
+    """The arguments of one call, by purpose.
 
     Attributes
     ----------
     inputs : dict of str to Any
-        By the names that a solution knows them by, in the order of the definition if there is one.
+        By their names in the solution, in the order of the definition if there is one.
     buffers : dict of int to tensor
-        Where outputs go, by position among the definition's outputs: passed in to be written to,
-        or inputs that are worked on in place.
+        Destination of outputs, by position in the definition: buffers passed in, or inputs that are
+        modified in place.
     returned : tuple of int, optional
-        Which outputs the call returns; None: however many there are.
+        Indices of the outputs that the call returns; None for all.
     """
 
     inputs: dict[str, Any]
@@ -92,28 +93,28 @@ class Bound(NamedTuple):
 
 
 class Convention:
-    """What each argument of a function means for one definition.
+    """The meaning of each argument of a function for one definition.
 
     Parameters
     ----------
     label : str
-        What people call the function.
+        Display name of the function.
     signature : inspect.Signature
         Its parameters.
     name : str
-        The definition.
+        Name of the definition.
     layout : Layout, optional
-        Of the definition, if that is known.
+        Layout of the definition, if known.
     takes : mapping of str to bool, optional
-        What the solution takes by name, and whether it needs it, where there is no definition; None
-        for anything.
+        Parameter names of the solution, and whether each is required, if there is no definition;
+        None accepts anything.
     original : callable, optional
-        The function itself, to look up names of its annotation in.
+        The function itself, to resolve names in its annotation.
 
     Raises
     ------
     ConfigError
-        If the signature cannot be one of the definition's, or of the solution's.
+        If the signature cannot match the definition, or the solution.
     """
 
     def __init__(
@@ -132,9 +133,9 @@ class Convention:
         self._layout = layout
         self._takes = takes
         self._returns = returns_of(Any if annotation is Signature.empty else annotation, original)
-        # Parameters by what they are for: inputs as the solution calls them, outputs by position.
+        # Parameters by purpose: inputs by their names in the solution, outputs by position.
         self._buffers: dict[int, str] = {}
-        self._out = ""  # takes one buffer, or a tuple of them, for outputs that have no other
+        self._out = ""  # takes a buffer, or a tuple of them, for the remaining outputs
         self._flags: list[str] = []
         try:
             if layout is None:
@@ -143,7 +144,7 @@ class Convention:
                 called = {each: each for each in self._taken(left)}
             else:
                 of, outputs = layout.definition, list(layout.definition.outputs)
-                # What the function calls each input: its `param`, if there is such a parameter.
+                # Name of each input in the function: its `param`, if that is a parameter.
                 called = {
                     each: spec.param if spec.param and spec.param in signature.parameters else each
                     for each, spec in of.inputs.items()
@@ -159,12 +160,12 @@ class Convention:
                 hint=error.hint or (hint if layout is None else None),
             ) from None
 
-    # ----------------------------------------------------------------------- working it out
+    # -------------------------------------------------------------------------------- preparation
 
     def _tell_apart(self, inputs: Collection[str], outputs: list[str]) -> Signature:
-        """Find buffers and flags by their names; return the other parameters.
+        """Find buffers and flags by name; return the other parameters.
 
-        An input is one, whatever its name.
+        An input is never treated as a buffer or flag, whatever its name.
         """
         left = []
         for name, parameter in self._signature.parameters.items():
@@ -173,7 +174,7 @@ class Convention:
                 left.append(parameter)
             elif name in outputs:
                 self._buffers[outputs.index(name)] = name
-            # Nothing else says which output of a library is called how, without a definition.
+            # Without a definition nothing else relates names to the outputs of a library.
             elif name in _OUT and not self._out and (not self._layout or parameter.default is None):
                 self._out = name
             elif name.startswith(_FLAG) and isinstance(parameter.default, bool):
@@ -183,13 +184,13 @@ class Convention:
         return Signature(left)
 
     def _taken(self, left: Signature) -> list[str]:
-        """Return the inputs of a solution whose definition is not known."""
+        """Return the inputs of a solution whose definition is unknown."""
         named = {name: each for name, each in left.parameters.items() if each.kind not in _VARIABLE}
         takes = self._takes
         drop_object(named, set(takes or ()))
         if takes is None:
             return list(named)
-        # If the API needs something else, it has other names: by position, as for a definition.
+        # If the API has other required names, match by position, as for a definition.
         renamed = any(
             each.default is Parameter.empty for each in named.values() if each.name not in takes
         )
@@ -202,7 +203,7 @@ class Convention:
         written: Mapping[int, str],
         outputs: list[str],
     ) -> None:
-        """Match the parameters with inputs, as the function calls them, and outputs."""
+        """Match the parameters with inputs, by their names in the function, and outputs."""
         parameters, known = self._signature.parameters, self._layout is not None
         every = range(len(outputs))
         self._targets = tuple(i for i in every if i not in written and i not in self._buffers)
@@ -212,11 +213,11 @@ class Convention:
         self._inputs = dict(zip(called, binding.inputs, strict=True))
         self._buffers |= dict(zip(self._targets, binding.outputs, strict=False))
         self._in_place = {index: self._inputs[name] for index, name in written.items()}
-        # Of parameters that must have them.
+        # Default values of parameters that must have them.
         self._defaults = {name: parameters[name].default for name in binding.extras}
         last = len(outputs) - 1 if len(outputs) > 1 and len(self._flags) == 1 else None
         names = {flag: flag.removeprefix(_FLAG) for flag in self._flags}
-        # None: an output that the definition lacks.
+        # None marks an output that the definition lacks.
         self._flagged = {
             flag: outputs.index(name) if name in outputs else last for flag, name in names.items()
         }
@@ -238,7 +239,7 @@ class Convention:
 
     @property
     def is_plain(self) -> bool:
-        """Whether calls give all inputs, and outputs if it takes any, in order, and no more."""
+        """Whether calls give all inputs, and any outputs, in order and nothing else."""
         parameters = self._signature.parameters
         passed = [*self._inputs.values(), *dict(sorted(self._buffers.items())).values()]
         required = all(parameters[n].default is Parameter.empty for n in self._buffers.values())
@@ -248,23 +249,23 @@ class Convention:
         return self.is_whole(self._returned) if not self._buffers else self._returned == ()
 
     def is_whole(self, wanted: Optional[tuple[int, ...]]) -> bool:
-        """Return whether a call that wants these outputs returns all, as a dispatcher does."""
+        """Return whether these are all outputs, in the form that a dispatcher returns."""
         count = 0 if self._layout is None else len(self._layout.outputs)
         kinds = {0: ("any", "none"), 1: ("any", "one")}.get(count, ("any", "tuple"))
         whole = self._layout is not None and wanted == tuple(range(count))
         return whole and self._returns.kind in kinds and self._returns.make is None
 
     def usual(self, call: Call, missed: Callable[..., Any], examine: Call) -> Call:
-        """Return what takes the usual call at once, and has any other examined.
+        """Return a callable that handles the usual call quickly and has any other call examined.
 
-        The usual call gives inputs, and wants all outputs: returned, or in buffers of their own.
+        The usual call gives inputs, and receives all outputs, returned or in their own buffers.
 
         Parameters
         ----------
         call : callable
             Takes the inputs, or inputs and outputs.
         missed : callable
-            Takes a call that has more to it than the definition says, and the reason before that.
+            Takes the reason and a call with arguments that the definition does not cover.
         examine : callable
             Takes any call.
         """
@@ -302,7 +303,7 @@ class Convention:
                 "    if _fib_answers or _fib_result is not None: return _fib_result",
                 f"    return {returned}",
             ]
-        if idle and not (into and len(idle) == 1):  # else that has its default by now
+        if idle and not (into and len(idle) == 1):  # otherwise it has its default value here
             examined = " or ".join(f"{name} is not _fib_of_{name}" for name in idle)
             body.append(f"if {examined}: return _fib_examine({passed})")
         body.append(f"return _fib_call({tuple_of(inputs)}, None, _fib_again)")
@@ -321,12 +322,12 @@ class Convention:
     # ---------------------------------------------------------------------------- arguments
 
     def bind(self, args: Args, kwargs: Kwargs) -> Bound:
-        """Tell the arguments of a call apart.
+        """Sort the arguments of a call by purpose.
 
         Raises
         ------
         UnroutableError
-            If the call is not one of the definition.
+            If the call does not match the definition.
         """
         values = self._binder(args, kwargs)
         for name, default in self._defaults.items():
@@ -337,7 +338,7 @@ class Convention:
             further = values.get(name)
             if not further:
                 continue
-            # Only without a definition may there be anything in ``**kwargs``.
+            # ``**kwargs`` may contain something only if there is no definition.
             known = self._layout is None and isinstance(further, dict)
             if not known or (self._takes is not None and not further.keys() <= self._takes.keys()):
                 raise UnroutableError(EXTRAS)
@@ -357,12 +358,12 @@ class Convention:
         return dict(sorted(found.items()))
 
     def require_places(self, bound: Bound) -> None:
-        """Refuse buffers that no output of the definition belongs into.
+        """Reject buffers that match no output of the definition.
 
         Raises
         ------
         UnroutableError
-            If there is one.
+            If a buffer does not match.
         """
         import torch
 
@@ -373,7 +374,7 @@ class Convention:
                 raise UnroutableError(PLACE)
             odd = buffer.is_nested or buffer.layout is not torch.strided
             odd = odd or (buffer.is_inference() and not torch.is_inference_mode_enabled())
-            # Elements that share their memory, as those of what has been expanded do.
+            # Elements that share memory, as in an expanded tensor.
             odd = odd or any(
                 stride == 0 and size > 1
                 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)
@@ -385,11 +386,11 @@ class Convention:
             operand = self._layout.outputs[index]
             try:
                 sizes = sizes or self._layout.sizes(inputs)
-            except _ANYTHING:  # nested tensors have no shape, nor has what is no tensor
-                return  # the guards refuse the call
+            except _ANYTHING:  # nested tensors and other objects have no shape
+                return  # the guards reject the call
             wanted = [sizes.get(str(size), size) for size in operand.shape or ()]
             fits = buffer.dtype == operand.dtype and buffer.dim() == len(wanted)
-            # Of an axis that no input shows the size is not known.
+            # The size of an axis that no input has is unknown.
             shape = zip(wanted, buffer.shape, strict=False)
             fits = fits and all(isinstance(size, str) or size == here for size, here in shape)
             devices = {getattr(value, "device", buffer.device) for value in inputs}
@@ -410,27 +411,27 @@ class Convention:
     # ------------------------------------------------------------------------------ outputs
 
     def written(self, bound: Bound) -> Any:
-        """Return what the function would have returned, once all outputs are in their buffers."""
+        """Return what the function would return, once all outputs are in their buffers."""
         wanted = bound.returned or ()
         names = [self._layout.outputs[index].name for index in wanted] if self._layout else []
         return self._returns.wrap([bound.buffers[index] for index in wanted], names)
 
     def deliver(self, bound: Bound, result: Any) -> Any:
-        """Put outputs where the call wants them, and return what the function would have returned.
+        """Deliver outputs as the call requires, and return what the function would return.
 
-        All of them are checked before the first is written.
+        All outputs are checked before the first one is written.
 
         Parameters
         ----------
         bound : Bound
             The call.
         result : Any
-            What the solution returned: an output, a tuple, list or dict of them, or None.
+            The solution's result: an output, a tuple, list or dict of outputs, or None.
 
         Raises
         ------
         DataError
-            If the outputs differ in number, shape, dtype or device from what the call wants.
+            If the outputs do not match the call in number, shape, dtype or device.
         """
         wanted, buffers = bound.returned, bound.buffers
         if not buffers and self._passes_through(wanted, type(result)):
@@ -459,7 +460,7 @@ class Convention:
         )
 
     def _passes_through(self, wanted: Optional[tuple[int, ...]], kind: type) -> bool:
-        """Return whether a call that wants these outputs returns what the solution returned."""
+        """Return whether the call returns exactly what the solution returned."""
         if self._returns.kind not in ("any", "one"):
             return False
         if wanted is None:
@@ -471,7 +472,7 @@ class Convention:
         from flashinfer_bench.compile import list_outputs
 
         results = list_outputs(result, None)
-        if self._layout is not None:  # the dispatcher has looked at them
+        if self._layout is not None:  # the dispatcher has checked them
             return results, [operand.name for operand in self._layout.outputs]
         if isinstance(result, dict):
             return results, [str(name) for name in result]
@@ -489,12 +490,12 @@ class Convention:
 def _description(value: Any) -> str:
     try:
         return f"{list(value.shape)} of {value.dtype} on {value.device}"
-    except _ANYTHING:  # no tensor, or a nested one
+    except _ANYTHING:  # not a tensor, or a nested one
         return f"a {type(value).__name__}"
 
 
 def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
-    """Return the input that each output is written back into, where one is declared."""
+    """Return the declared input that each output is written back to."""
     found: dict[int, str] = {}
     by_parameter = {parameter: name for name, parameter in called.items()}
     for index, (output, spec) in enumerate(definition.outputs.items()):
@@ -513,7 +514,7 @@ def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
 
 
 def _unpacking(signature: Signature) -> list[str]:
-    """Return code that gives each parameter its value, in variables of their names."""
+    """Return source code that assigns each parameter's value to a variable of its name."""
     positional = positional_tuple(signature)
     lines = [] if positional == "()" else [f"{positional} = _fib_args"]
     by_keyword = [e.name for e in signature.parameters.values() if e.kind is Parameter.KEYWORD_ONLY]
@@ -527,29 +528,30 @@ def _unpacking(signature: Signature) -> list[str]:
     return lines
 
 
-# --------------------------------------------------------------------------- calls of a function
+# --------------------------------------------------------------------------------- function calls
 
 
 def bind(
     dispatcher: Dispatcher, label: str, signature: Optional[Signature], original: Fallback = None
 ) -> Call:
-    """Return what takes the calls of a function that may be of the definition of a dispatcher.
+    """Return a callable for the calls of a function that may match a dispatcher's definition.
 
     Parameters
     ----------
     dispatcher : Dispatcher
-        Of the definition. What is not one of its calls, it counts as missed.
+        Dispatcher of the definition. It counts calls that do not match as misses.
     label : str
-        What people call the function.
+        Display name of the function.
     signature : inspect.Signature, optional
-        Its parameters. None: arguments are the definition's, and a call with others is missed.
+        Its parameters. None: arguments follow the definition, and other calls are counted as
+        misses.
     original : callable, optional
-        The function itself, to look up names of its annotation in.
+        The function itself, to resolve names in its annotation.
 
     Raises
     ------
     ConfigError
-        If no call of the function can be one of the definition; the message says why.
+        If no call of the function can match the definition; the message says why.
     """
     layout, call = dispatcher.layout, opaque(dispatcher.call)
     inputs, outputs = list(layout.definition.inputs), list(layout.definition.outputs)
@@ -575,7 +577,7 @@ def bind(
         try:
             bound = meaning.bind(args, kwargs)
             mine, places = tuple(bound.inputs.values()), tuple(bound.buffers.values())
-            # What is refused with these buffers may do without, which is asked, and counted, once.
+            # A call refused with these buffers may succeed without: retry and count it only once.
             into = 0 < len(places) == len(outputs) and dispatcher.accepts(*mine, *places)
             if places and not into:
                 meaning.require_places(bound)

@@ -1,4 +1,4 @@
-"""Keys: what two calls have in common if the same solution is best for both."""
+"""Keys that group calls for which the same solution is best."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Feature = Union[str, int, float, bool, None]
-"""What a feature's value may be: it is hashed, compared, and written to JSON."""
+"""Type of a feature's value: hashable, comparable, and JSON-compatible."""
 
 
 @dataclass(frozen=True)
 class ApplyKey:
-    """A key of the table in which a call's solution is looked up.
+    """The key of the table in which a call's solution is looked up.
 
-    Keys are equal if all axes and all features are, in the same order.
+    Two keys are equal if all axes and all features are equal, in the same order.
 
     Parameters
     ----------
     axes : tuple of (str, int)
         Size of each variable axis.
     feats : tuple of (str, value)
-        Whatever else decides which solution is best. Values are strings, numbers, booleans or None;
-        no NaN, which equals nothing.
+        Further properties that decide which solution is best. Values are strings, numbers, booleans
+        or None; NaN is not allowed, because it is not equal to itself.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -50,12 +50,12 @@ class ApplyKey:
 
     @classmethod
     def from_json(cls, text: str) -> ApplyKey:
-        """Return the key that `to_json` wrote.
+        """Parse the output of `to_json`.
 
         Raises
         ------
         DataError
-            If `text` is something else.
+            If `text` is not a valid key.
         """
         try:
             record = json.loads(text)
@@ -66,12 +66,12 @@ class ApplyKey:
 
     @property
     def encode(self) -> str:
-        """The key as JSON, under its old name."""
+        """Return the key as JSON; alias of `to_json` for older releases."""
         return self.to_json()
 
     @classmethod
     def from_encoded(cls, s: str) -> ApplyKey:
-        """Return the key that `encode` gave, under its old name."""
+        """Parse the output of `encode`; alias of `from_json` for older releases."""
         return cls.from_json(s)
 
 
@@ -86,23 +86,24 @@ class ApplyKeyBuilder(ABC):
     """Reduces the inputs of a call to a key.
 
     A key is built from the arguments of a running call, and from each recorded workload when the
-    table is made: both must give the same. On a running call it must be quick, whatever the sizes:
+    table is made; both must agree. For a running call it must be fast, independent of sizes:
     reading a tensor's values would wait for the device.
 
     Parameters
     ----------
     definition : Definition
-        Of the calls. Whatever can be worked out from it should be, here.
+        The definition of the calls. Precompute everything that depends only on it in the
+        constructor.
 
     Attributes
     ----------
     axis_places : tuple of (str, int, int)
         Where `axes_of` reads each variable axis: its name, the index of the input, the dimension.
-        An axis that no input shows is left out. A subclass that takes others out has them left out
-        of all keys.
+        Axes that no input has are omitted. If a subclass removes an axis here, it is omitted from
+        all keys.
     reads_data : bool
-        Whether `features` reads the values of tensors. Such keys cost a synchronisation at each
-        call, and are not built while a CUDA graph is captured.
+        Whether `features` reads the values of tensors. Such keys need a synchronisation in each
+        call, and are not built during CUDA graph capture.
     """
 
     reads_data: ClassVar[bool] = False
@@ -118,10 +119,10 @@ class ApplyKeyBuilder(ABC):
 
     @property
     def axes_only(self) -> bool:
-        """Whether a call's key is the sizes at `axis_places`, in that order, and nothing else.
+        """Whether a call's key consists only of the sizes at `axis_places`, in that order.
 
-        If so, look-ups are compiled from `axis_places`, and `build_from_args` is not called for
-        each call. A builder that makes its keys itself says no, as this one does.
+        If True, look-ups are compiled from `axis_places`, and `build_from_args` is not called for
+        each call. False by default, and for builders that override how keys are made.
         """
         return False
 
@@ -137,7 +138,7 @@ class ApplyKeyBuilder(ABC):
         Raises
         ------
         DataError
-            If they are not inputs of the definition.
+            If they are not valid inputs of the definition.
         """
 
     @abstractmethod
@@ -147,24 +148,24 @@ class ApplyKeyBuilder(ABC):
         Parameters
         ----------
         workload : Workload
-            Gives the axes, and says how the inputs came about.
+            Gives the axes and the sources of the inputs.
         root : Path, optional
             Root of the dataset, for features that are read from recorded tensors.
 
         Raises
         ------
         DataError
-            If it is not a workload of the definition.
+            If it is not a valid workload of the definition.
         """
 
     @abstractmethod
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
-        """Return what counts besides the axes, as pairs of name and value."""
+        """Return the key's parts besides the axes, as pairs of name and value."""
 
     def axes_of(self, args: Sequence[Any]) -> tuple[tuple[str, int], ...]:
-        """Read the variable axes off the shapes of `args`, in the definition's order.
+        """Read the variable axes from the shapes of `args`, in the definition's order.
 
-        An axis that no input shows is left out.
+        Axes that no input has are omitted.
 
         Raises
         ------
@@ -177,12 +178,12 @@ class ApplyKeyBuilder(ABC):
             self._refuse(args)
 
     def axes_in(self, workload: Workload) -> tuple[tuple[str, int], ...]:
-        """Return the same axes as `axes_of`, as a workload gives them.
+        """Return the axes of `axes_of` from a workload.
 
         Raises
         ------
         DataError
-            If one is missing.
+            If an axis is missing.
         """
         try:
             return tuple([(axis, workload.axes[axis]) for axis, _, _ in self.axis_places])
@@ -195,14 +196,14 @@ class ApplyKeyBuilder(ABC):
         )
 
     def build_from_runtime(self, runtime_kwargs: Mapping[str, Any]) -> ApplyKey:
-        """Return the key of a call with arguments by name, under its old name."""
+        """Return the key of a call with arguments by name; from older releases."""
         return self.build_from_args(self.definition.merge_kwargs_to_args((), runtime_kwargs))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let a subclass be written for the first release, whose arguments came by name.
+        """Support subclasses written for the first release, whose arguments came by name.
 
-        It has ``build_from_runtime(runtime_kwargs)`` in place of `build_from_args`, and
-        ``features(runtime_kwargs)``; its ``build_from_workload`` takes no root.
+        They have ``build_from_runtime(runtime_kwargs)`` instead of `build_from_args`, and
+        ``features(runtime_kwargs)``; their ``build_from_workload`` has no root.
         """
         super().__init_subclass__(**kwargs)
         own = vars(cls)
@@ -233,16 +234,16 @@ class ApplyKeyBuilder(ABC):
         raise DataError(f"these are not inputs of {self.definition.name!r}")
 
 
-# Whatever the key of a call, or of a recorded one, goes through.
+# The methods through which the keys of running and recorded calls are made.
 _STEPS = ("build_from_args", "axes_of", "features", "build_from_workload", "axes_in")
 
 
 class AxesOnlyKeyBuilder(ApplyKeyBuilder):
-    """Keys of the variable axes alone: right wherever the speed follows from the shapes."""
+    """Makes keys from the variable axes alone: correct if the speed depends only on shapes."""
 
     @property
     def axes_only(self) -> bool:
-        """Whether a call's key is its axes; a subclass that overrides how keys are made says no."""
+        """Whether a key is only its axes; False if a subclass overrides how keys are made."""
         return self._makes_keys_as(AxesOnlyKeyBuilder)
 
     def build_from_args(self, args: Sequence[Any]) -> ApplyKey:
@@ -267,12 +268,12 @@ class AxesOnlyKeyBuilder(ApplyKeyBuilder):
 
 
 class ApplyKeyFactory:
-    """Chooses the key builder for an op type.
+    """Selects the key builder for an op type.
 
-    The first of these is taken: what `register` has set in this process; the records of plugins and
-    of core, by falling priority; `AxesOnlyKeyBuilder`. A record that cannot be used here, or whose
-    class cannot be loaded, is passed over, with a warning for what is broken. Upper and lower case
-    of op types are the same.
+    In order of precedence: classes set by `register` in this process; records of plugins and of
+    core, by decreasing priority; `AxesOnlyKeyBuilder`. Records that cannot be used here, or whose
+    class cannot be loaded, are skipped, with a warning if something is broken. Op types are
+    case-insensitive.
     """
 
     _registered: ClassVar[dict[str, type[ApplyKeyBuilder]]] = {}
@@ -280,22 +281,22 @@ class ApplyKeyFactory:
 
     @classmethod
     def register(cls, type_name: str, builder_cls: type[ApplyKeyBuilder]) -> None:
-        """Take `builder_cls` for an op type, in this process; what was registered is replaced.
+        """Use `builder_cls` for an op type in this process, replacing any earlier registration.
 
-        Tables that are in use keep their keys: register before apply is enabled. A plugin that
-        shall work in other processes registers a `KeyBuilderSpec` instead.
+        Tables in use keep their keys, so register before enabling apply. A plugin that must work in
+        other processes registers a `KeyBuilderSpec` instead.
 
         Parameters
         ----------
         type_name : str
             The op type.
         builder_cls : type
-            A subclass of `ApplyKeyBuilder`, made with the definition.
+            A subclass of `ApplyKeyBuilder`; its constructor takes the definition.
 
         Raises
         ------
         ConfigError
-            If it is something else.
+            If it is not.
         """
         if not _is_key_builder(builder_cls):
             raise ConfigError(
@@ -306,7 +307,7 @@ class ApplyKeyFactory:
 
     @classmethod
     def unregister(cls, type_name: str) -> None:
-        """Undo `register`; nothing happens if there is nothing to undo."""
+        """Undo `register`; does nothing if there is no registration."""
         cls._registered.pop(_plain(type_name), None)
 
     @classmethod
@@ -322,12 +323,13 @@ class ApplyKeyFactory:
         Parameters
         ----------
         defn : Definition
-            Its op type decides which.
+            Its op type determines the class.
 
         Returns
         -------
         ApplyKeyBuilder
-            Of the first class that can be made with the definition, as `AxesOnlyKeyBuilder` can.
+            Instance of the first class that accepts the definition; `AxesOnlyKeyBuilder` always
+            does.
         """
         for candidate in cls._candidates(defn.op_type):
             try:
@@ -342,7 +344,7 @@ class ApplyKeyFactory:
 
     @classmethod
     def _candidates(cls, type_name: str) -> Iterator[type[ApplyKeyBuilder]]:
-        """Yield classes in the order of selection, `AxesOnlyKeyBuilder` last."""
+        """Yield classes in order of preference, `AxesOnlyKeyBuilder` last."""
         from flashinfer_bench.plugins import default_catalog
 
         wanted = _plain(type_name)
@@ -376,7 +378,7 @@ class ApplyKeyFactory:
 
 
 def _builder_of(axes: tuple[str, ...]) -> type[ApplyKeyBuilder]:
-    """Return a class whose keys are some of the variable axes, as an op family asks for."""
+    """Return a class whose keys use a subset of the variable axes, for an op family."""
 
     class FamilyKeyBuilder(AxesOnlyKeyBuilder):
         def __init__(self, definition: Definition) -> None:

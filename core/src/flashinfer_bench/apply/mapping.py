@@ -1,16 +1,17 @@
-"""Mapping mode: one chosen solution for each definition, instead of the best recorded ones.
+"""Mapping mode: one chosen solution per definition instead of the best recorded ones.
 
 ``enable_apply({"rmsnorm_h4096": my_rmsnorm})`` routes every call of that definition to
-``my_rmsnorm``: calls of decorated functions, and of the functions that an adapter has wrapped.
-Whatever is called differently in the definition and in the function is told apart by
-`conventions`; outputs are put where the function would have put them.
+``my_rmsnorm``: calls of decorated functions, and of functions that an adapter has wrapped.
+`conventions` maps the arguments of the function to those of the definition, and delivers the
+outputs the way the function would.
 
-Where the definition is known, from a dataset, its dispatcher looks at dtypes, devices, constant
-axes and layouts first, as for recorded solutions. Where it is not, the definition of a solution is
-made of the first call, by what the library says of its function; for a callable the name decides.
+If a dataset provides the definition, its dispatcher first checks dtypes, devices, constant axes and
+layouts, as for recorded solutions. Otherwise the definition of a solution is derived from the first
+call, by the library's description of the function; a callable is matched by the definition's name
+alone.
 
-Nothing is hidden: a solution that cannot be built, raises, or returns something else than it
-should, raises in the program. What was not meant for it goes to the original, and is counted.
+Errors are not hidden: if a solution cannot be built, raises, or returns invalid outputs, the
+program gets the exception. Calls that do not match go to the original, and are counted.
 """
 
 from __future__ import annotations
@@ -59,35 +60,35 @@ if TYPE_CHECKING:
     Value = Union[Callable[..., Any], Solution, str, Path]
     Dataset = Union[TraceSet, str, Path, None]
     Take = Callable[[Args, Kwargs, Fallback], Any]
-    """Answers a call, or refuses it by an `UnroutableError` that says why.
+    """Answers a call, or raises an `UnroutableError` with the reason.
 
-    What it is told as the original, it does not call.
+    It does not call the object that it receives as the original.
     """
 
 logger = logging.getLogger(__name__)
 
 _NOT_MAPPED = "not in the mapping"
-_SIGNATURE = "signature"  # no call of that function can be of the definition
+_SIGNATURE = "signature"  # no call of that function can match the definition
 _ALLOWED = "a callable, a Solution, or the path of a solution's JSON file"
 _ANYTHING = (Exception,)
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-# ------------------------------------------------------------------------- what is to be run
+# ------------------------------------------------------------------------------------- candidates
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is to be run for a definition.
+    """The solution chosen for a definition.
 
     Parameters
     ----------
     definition : str
         Name of the definition.
     function : callable, optional
-        A function of the user, called by keyword.
+        A user's function, called with keyword arguments.
     solution : Solution, optional
-        If there is no function.
+        Set if there is no function.
     """
 
     definition: str
@@ -96,7 +97,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name used in messages."""
         if self.solution is not None:
             return self.solution.name
         function: Any = self.function
@@ -104,7 +105,7 @@ class Candidate:
 
     @property
     def takes(self) -> Takes:
-        """What a function takes by name, in order, and whether it needs it; None if not known."""
+        """Parameters of a function, in order, and whether each is required; None if unknown."""
         signature = _signature_of(self.function)
         parameters = signature.parameters.values() if signature is not None else ()
         if signature is None or any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -113,7 +114,7 @@ class Candidate:
         return {each.name: each.default is each.empty for each in by_name}
 
     def check(self, definition: Optional[Definition]) -> None:
-        """Check that it can be run for its definition, None if that is not known.
+        """Check that it can be called for its definition, which is None if unknown.
 
         Raises
         ------
@@ -136,7 +137,7 @@ class Candidate:
 def _signature_of(function: Optional[Callable[..., Any]]) -> Optional[inspect.Signature]:
     try:
         return None if function is None else inspect.signature(function)
-    except (ValueError, TypeError):  # compiled functions and some callable objects do not tell
+    except (ValueError, TypeError):  # compiled functions and some callables have no signature
         return None
 
 
@@ -211,7 +212,7 @@ def _read_folder(folder: Path) -> dict[str, Candidate]:
 
 
 def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Definition]:
-    """Return each definition from the first dataset that has it, or else from the usual one."""
+    """Return each definition from the first dataset that has it, else from the usual dataset."""
     from flashinfer_bench.data import layout
     from flashinfer_bench.data.loader import Problems, load_definitions
 
@@ -227,7 +228,7 @@ def _find_definitions(names: Iterable[str], *datasets: Dataset) -> dict[str, Def
                 raise DatasetNotFoundError(f"there is no dataset at {root}")
             definitions = load_definitions(root, problems)
             files = {layout.safe_segment(name) for name in lacking}
-            for error in problems.errors:  # others do not matter here
+            for error in problems.errors:  # other problems are irrelevant here
                 if error.path is not None and Path(error.path).stem in files:
                     raise error
         found |= {name: definitions[name] for name in lacking if name in definitions}
@@ -243,16 +244,16 @@ class MappingRuntime(BaseRuntime):
     Parameters
     ----------
     candidates : dict of str to Candidate
-        By name of the definition.
+        By definition name.
     definitions : dict of str to Definition
-        Those that are known.
+        The definitions that are known.
     config : ApplyConfig or ApplyConfigRegistry, optional
-        Settings of the definitions. A mapping is always strict, and compares nothing.
+        Settings by definition. A mapping is always strict, and compares nothing.
 
     Raises
     ------
     ConfigError
-        If a candidate cannot be one of its definition.
+        If a candidate cannot be used for its definition.
     """
 
     def __init__(
@@ -267,9 +268,9 @@ class MappingRuntime(BaseRuntime):
         self._configs = as_registry(config)
         self._counters: dict[str, Counters] = {}
         self._called: set[str] = set()
-        self._refused: dict[str, bool] = {}  # by label: whether it may be of any that is mapped
-        # By definition, also where several functions are of it: what a solution calls itself is not
-        # taken. `now` says whether this thread is in it.
+        self._refused: dict[str, bool] = {}  # by label: whether it may match a mapped definition
+        # By definition, also if several functions share it: calls that a solution makes itself are
+        # not answered. `now` is True while this thread runs the solution.
         self._running = {name: threading.local() for name in candidates}
         for name, candidate in candidates.items():
             candidate.check(definitions.get(name))
@@ -278,12 +279,12 @@ class MappingRuntime(BaseRuntime):
         return f"<MappingRuntime of {len(self._candidates)} definitions>"
 
     def start(self) -> MappingRuntime:
-        """Become the innermost active runtime, in the place of another mapping.
+        """Become the innermost active runtime, replacing any other mapping.
 
         Raises
         ------
         ConfigError
-            If the definition of a solution is neither known, nor can ever be made.
+            If the definition of a solution is neither known nor can be derived.
         """
         with runtime.changing:
             if self._candidates:
@@ -293,7 +294,7 @@ class MappingRuntime(BaseRuntime):
                 except ConfigError:
                     router.remove(self)
                     raise
-            for other in router.active:  # one whose body has not ended is back when this one stops
+            for other in router.active:  # one inside its `with` body resumes later
                 if isinstance(other, MappingRuntime) and other is not self and not other.entered:
                     other.stop()
         return self
@@ -320,7 +321,7 @@ class MappingRuntime(BaseRuntime):
         return self
 
     def stop(self) -> None:
-        """Be active no more; what no call has asked for is logged, as it may be a mistake."""
+        """Deactivate; log definitions that were never called, because they may be mistakes."""
         if not router.remove(self):
             return
         refused = [point for point in router.points() if self._refused.get(point.label)]
@@ -333,7 +334,7 @@ class MappingRuntime(BaseRuntime):
             logger.warning("apply: no call of %s was seen while it was mapped", ", ".join(never))
 
     def refused(self, label: str, reason: str) -> None:
-        """Count a call of a library's function that its adapter says is none of a definition."""
+        """Count a library call that its adapter could not match to any definition."""
         if label not in self._refused:
             points = [point for point in router.points() if point.label == label]
             matters = any(point.takes(name) for point in points for name in self._candidates)
@@ -345,26 +346,26 @@ class MappingRuntime(BaseRuntime):
 
     @property
     def wrapped(self) -> int:
-        """How many decorated functions and adapters' functions there are that it may take."""
+        """Number of decorated and adapter-wrapped functions whose calls it may answer."""
         return sum(any(map(point.takes, self._candidates)) for point in router.points())
 
     def names(self) -> Collection[str]:
-        """Return every name: calls of other definitions are counted, too."""
+        """Return a collection of all names: calls of other definitions are counted, too."""
         return Everything(self._candidates)
 
     def definition(self, name: str) -> Optional[Definition]:
-        """Return a definition of the mapping, if it is known."""
+        """Return a definition of the mapping, or None if unknown."""
         return self._definitions.get(name)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Return the counters of each API that has been called, by its name.
+        """Return the counters of each API that has been called, by name.
 
         Returns
         -------
         dict of str to dict
             ``hit``: calls that a solution answered. ``fallback``: calls that went to the original,
-            and ``misses``: why, as a number by reason. ``error``: calls in which a solution could
-            not be built, raised, or returned something else than it should; they raised.
+            and ``misses``: the reasons, as a number by reason. ``error``: calls that raised because
+            a solution could not be built, raised, or returned invalid outputs.
         """
         found = {}
         for name, one in sorted(self._counters.items()):
@@ -374,7 +375,7 @@ class MappingRuntime(BaseRuntime):
         return found
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
-        """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
+        """Return the callable for the calls of a point; see `routing.patch_points.Runtime`."""
         candidate = self._candidates.get(name)
         if candidate is None and (point is None or point.name is not None):
             return None
@@ -394,7 +395,7 @@ class MappingRuntime(BaseRuntime):
             else:
                 running.now = True
                 try:
-                    if take is None:  # of two threads that work it out, the last one counts
+                    if take is None:  # if two threads compute it, the last one wins
                         self._called.add(name)
                         args = self._define(candidate, args, fallback)
                         dispatcher = self._dispatcher(candidate, label)
@@ -410,7 +411,7 @@ class MappingRuntime(BaseRuntime):
                     if is_routed and fallback is not None:
                         again: Any = fallback
                         again.strict = counters
-                        if name not in self._definitions:  # nobody has looked at what it returned
+                        if name not in self._definitions:  # its outputs have not been checked
                             again.unseen = True
                     return result
                 finally:
@@ -425,7 +426,7 @@ class MappingRuntime(BaseRuntime):
         return call
 
     def _define(self, candidate: Candidate, args: Args, fallback: Any) -> Args:
-        """Have the definition of a solution made of its first call; return the call's inputs."""
+        """Derive a solution's definition from its first call; return the inputs of the call."""
         name = candidate.definition
         if candidate.function is not None or name in self._definitions:
             return args
@@ -438,7 +439,7 @@ class MappingRuntime(BaseRuntime):
         with runtime.changing:
             self._made.setdefault(name, made)
             self._definitions.setdefault(name, made.definition)
-        router.publish(self)  # adapters tell calls apart by it from now on
+        router.publish(self)  # adapters match calls with it from now on
         return tuple(fallback.understand_anew())
 
     def _dispatcher(self, candidate: Candidate, label: str) -> Optional[Dispatcher]:
@@ -447,10 +448,10 @@ class MappingRuntime(BaseRuntime):
             return None
         from flashinfer_bench.apply.dispatch import Dispatcher
 
-        given = self._configs.get(definition.name) or ApplyConfig()  # wanted: the mapping says so
+        given = self._configs.get(definition.name) or ApplyConfig()  # enabled by the mapping itself
         config = replace(given, strict=True, shadow_calls=0, shadow_share=0.0)
         resolver = _Resolver(candidate, label, definition, self._made.get(definition.name))
-        # There is one solution for all sizes, wherever the tensors are.
+        # One solution serves all sizes, on any device.
         stats = _Refusing()
         return Dispatcher(definition, resolver, config, key_builder=None, device=None, stats=stats)
 
@@ -470,7 +471,7 @@ def _plan(
     dispatcher: Optional[Dispatcher],
     original: Fallback,
 ) -> Take:
-    """Work out what the calls of an API mean."""
+    """Return the callable for an API's calls, with their arguments mapped to the definition."""
     signature = None if point is None else point.signature
     function: Any = candidate.function
     if dispatcher is None and signature is None:
@@ -494,7 +495,7 @@ def _plan(
             names = [inspect.Parameter(name, kind) for name in definition.inputs]
             signature = inspect.Signature(names)
         if signature is None and point is None:
-            # A library's own arguments may be others; apply has been given the definition's.
+            # A library's arguments may differ; the arguments of apply are the definition's.
             return dispatcher.call
         call: Callable[..., Any] = bind(dispatcher, label, signature, original)
     except ConfigError as error:
@@ -510,9 +511,9 @@ def _plan(
 
 
 def _parameters_of(solution: Solution) -> set[str]:
-    """Return the parameters of the function of a solution in Python, without importing it."""
+    """Return the parameter names of a Python solution's function, without importing it."""
     entry, symbol = solution.get_entry_source(), solution.get_entry_symbol()
-    with suppress(SyntaxError, ValueError):  # that is told when it is built
+    with suppress(SyntaxError, ValueError):  # reported by the build
         for node in reversed(ast.parse("" if entry is None else entry.content).body):
             if isinstance(node, ast.FunctionDef) and node.name == symbol:
                 every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
@@ -521,22 +522,23 @@ def _parameters_of(solution: Solution) -> set[str]:
 
 
 class _Refusing(Counters):
-    """What a dispatcher counts misses with here: such calls go to the original later."""
+    """Counters of a dispatcher that raises on misses: such calls go to the original later."""
 
     def miss(self, reason: str) -> None:
-        """Refuse the call; what no call can be for want of outputs is an error."""
+        """Refuse the call; it is an error if outputs cannot be allocated."""
         if reason == OUTPUTS:
             raise RuntimeError("its outputs cannot be allocated: have the solution return them")
         raise UnroutableError(reason)
 
 
 class _Later:
-    """Stands for the original of a routed call in a dispatcher, which refuses what it cannot take.
+    """Stands in for the original in a dispatcher; refuses the calls that a solution cannot answer.
 
     Parameters
     ----------
     original : callable
-        What stands for it in the routed call: may be asked for the outputs of other inputs.
+        The original in the context of the routed call; may be asked for the outputs of other
+        inputs.
     """
 
     __slots__ = ("_original",)
@@ -555,7 +557,7 @@ class _Later:
 
 
 class _Resolver:
-    """Has the one candidate of a definition for all keys."""
+    """Returns the one candidate of a definition for all keys."""
 
     def __init__(
         self, candidate: Candidate, label: str, definition: Definition, made: Optional[Made]
@@ -567,12 +569,12 @@ class _Resolver:
         self._target: Optional[Target] = None
 
     def resolve(self, key: Optional[ApplyKey]) -> Target:
-        """Return the candidate, built at the first time.
+        """Return the candidate, built on first use.
 
         Raises
         ------
         BuildError
-            If it cannot be built, or does not take the inputs.
+            If it cannot be built, or does not accept the inputs.
         """
         from flashinfer_bench.apply.dispatch.target import Target, by_names
         from flashinfer_bench.compile import default_registry
@@ -592,10 +594,10 @@ class _Resolver:
         return self._target
 
     def _build_made(self, solution: Solution, made: Made) -> Target:
-        """Build a solution that is written for the function of a library, not for a dataset.
+        """Build a solution that is written for a library function, without a dataset's definition.
 
-        Python is called with what it has parameters for, by name; compiled code with all that the
-        library gives, by position.
+        Python functions are called by name with the arguments for which they have parameters;
+        compiled code is called by position with all arguments of the library function.
         """
         from flashinfer_bench.apply.dispatch.target import Target, by_names
         from flashinfer_bench.compile import default_registry
@@ -615,7 +617,7 @@ class _Resolver:
                 break
             except BuildCapabilityError:
                 raise
-            except BuildError as error:  # of two, the first one is for the form that is wanted
+            except BuildError as error:  # the first error is about the preferred form
                 failure = failure or error
         else:
             assert failure is not None
@@ -650,21 +652,21 @@ class _Resolver:
 
 
 class WrappedCount(int):
-    """How many functions a mapping may take calls of; and the handle of what was enabled.
+    """The number of functions whose calls a mapping may answer; also a handle to disable it.
 
-    As a context manager it disables the mapping at the end of the body. Called like `apply`, it
-    answers one call.
+    As a context manager it disables the mapping at the end of the body. It is callable like `apply`
+    to answer a single call.
 
     Attributes
     ----------
     runtime : MappingRuntime
-        What was enabled.
+        The enabled runtime.
     """
 
     runtime: MappingRuntime
 
     def __new__(cls, runtime: MappingRuntime) -> WrappedCount:
-        """Count what `runtime` may take now."""
+        """Count the functions that `runtime` may serve now."""
         made = super().__new__(cls, runtime.wrapped)
         made.runtime = runtime
         return made
@@ -677,7 +679,7 @@ class WrappedCount(int):
         self.runtime.__exit__(*error)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer one call, as `apply` does."""
+        """Answer one call, like `apply`."""
         return self.runtime(*args, **kwargs)
 
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -692,29 +694,30 @@ class WrappedCount(int):
 def enable_mapping(
     mapping: Union[Mapping[str, Value], Path], config: Config = None, *, dataset: Dataset = None
 ) -> WrappedCount:
-    """Route calls to the solutions of a mapping, in the place of one that is active.
+    """Route calls to the solutions of a mapping, replacing any active mapping.
 
     Parameters
     ----------
     mapping : mapping of str to callable, Solution or path, or Path
-        The one solution of each definition. Or a folder that has them in its ``solutions/``;
-        definitions in its own ``definitions/`` come before those of the dataset.
+        The solution of each definition. Or a folder with these in its ``solutions/``; definitions
+        in its ``definitions/`` take precedence over those of the dataset.
     config : ApplyConfig or ApplyConfigRegistry, optional
         Settings; a mapping is always strict, has no misses by size, and compares nothing.
     dataset : TraceSet, str or Path, optional
-        Has definitions; what it lacks is looked for in the dataset of ``FIB_DATASET_PATH``. A
-        callable may do without, and that of a solution is made of the first call if it can be.
+        Source of definitions; missing ones are taken from the dataset of ``FIB_DATASET_PATH``. A
+        callable works without a definition; that of a solution is derived from the first call if
+        possible.
 
     Returns
     -------
     WrappedCount
-        How many functions it may take calls of now. An empty mapping enables nothing.
+        The number of functions whose calls it may answer now. An empty mapping enables nothing.
 
     Raises
     ------
     ConfigError
-        If a key or value is not allowed, a callable does not take the inputs of its definition, or
-        the definition of a solution is neither known, nor can ever be made.
+        If a key or value is invalid, a callable does not accept the inputs of its definition, or
+        the definition of a solution is neither known nor can be derived.
     DataError, DatasetNotFoundError
         If a file, or the dataset, cannot be read.
     """
@@ -728,6 +731,6 @@ def enable_mapping(
 
 
 def stats() -> dict[str, Any]:
-    """Return the counters of what takes calls now; empty if nothing is enabled."""
+    """Return the counters of the active runtime; empty if nothing is enabled."""
     top: Any = router.top()
     return dict(top.stats()) if hasattr(top, "stats") else {}

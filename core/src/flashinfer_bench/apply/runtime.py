@@ -1,4 +1,4 @@
-"""A dataset, put to work: what `enable_apply` starts."""
+"""Serve calls with the solutions of a dataset: the runtime that `enable_apply` starts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 _ANYTHING = (Exception,)
 
 changing = threading.RLock()
-"""Held while a runtime is exchanged for another, or its content."""
+"""Held while the active runtime, or its content, is replaced."""
 
 
 def _renew_lock() -> None:
@@ -61,31 +61,31 @@ def _renew_lock() -> None:
     changing = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it, and is not in the child
+if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it
     os.register_at_fork(after_in_child=_renew_lock)
 
 
 def get_runtime() -> Optional[Runtime]:
-    """Return the runtime that takes calls now, or None."""
+    """Return the runtime that answers calls now, or None."""
     router.settle()
     top = router.top()
     return top.dispatcher if isinstance(top, _Dispatching) else top
 
 
 def set_runtime(rt: Any) -> None:
-    """Make `rt` the only active runtime; None for none.
+    """Make `rt` the only active runtime; None deactivates all.
 
     Parameters
     ----------
     rt : Runtime, object or None
-        Any object that has ``dispatch(name, args, kwargs, fallback)`` gets all calls of decorated
-        functions and of `apply`; in the old form ``dispatch(name, runtime_kwargs, fallback)``, with
-        arguments by name.
+        Any object with ``dispatch(name, args, kwargs, fallback)`` receives all calls of decorated
+        functions and of `apply`. In the older form, ``dispatch(name, runtime_kwargs, fallback)``,
+        arguments come by name.
 
     Raises
     ------
     ConfigError
-        If it is something else.
+        If it has no such method.
     """
     wanted = ("names", "route", "stop")
     made: Any = rt
@@ -102,7 +102,7 @@ def set_runtime(rt: Any) -> None:
 
 
 class _Dispatching(Runtime):
-    """Has all calls answered by an object that has `dispatch`, and knows nothing of routes."""
+    """Passes all calls to an object with a `dispatch` method, without using routes."""
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
@@ -136,7 +136,7 @@ class _Dispatching(Runtime):
         return call
 
 
-# ----------------------------------------------------------------------- the forms of a call
+# ------------------------------------------------------------------------------------- call forms
 
 
 def make_call(
@@ -147,33 +147,33 @@ def make_call(
     kwargs: Named,
     fallback: Fallback,
 ) -> Any:
-    """Make a call in any of its forms.
+    """Make a call in any of its accepted forms.
 
     Parameters
     ----------
     find : callable
-        Returns what takes the calls of a definition; None if nothing does.
+        Returns the callable for a definition; None if there is none.
     refusal : callable
-        Returns the message for a call of a definition that nothing takes, without a fallback.
+        Returns the message for a call without a callable and without a fallback.
     target : str or callable
-        Name of the definition, or a resolver, which gets the arguments.
+        Name of the definition, or a resolver, which receives the arguments.
     args : sequence, mapping or None
-        By position; in the old form ``(name, runtime_kwargs, fallback)`` those by name.
+        Arguments by position; in the older form ``(name, runtime_kwargs, fallback)``, by name.
     kwargs : mapping, callable or None
-        By name; in the old form the fallback.
+        Arguments by name; in the older form, the fallback.
     fallback : callable, optional
-        What to call instead. If there is one, a resolver that fails is logged, once.
+        Called instead if necessary. If given, a failing resolver is only logged, once.
 
     Raises
     ------
     TypeError
-        If the arguments are something else.
+        If the arguments have the wrong type.
     ConfigError
-        If `target` is something else.
+        If `target` has the wrong type.
     RuntimeError
-        If there is nothing to substitute, or the resolver returns no name, and no fallback.
+        If there is no solution, or the resolver returns no name, and there is no fallback.
     Exception
-        What the resolver raises, if there is no fallback.
+        Whatever the resolver raises, if there is no fallback.
     """
     if isinstance(args, Mapping):
         old = callable(kwargs) and not isinstance(kwargs, Mapping)
@@ -213,19 +213,19 @@ def make_call(
 
 
 class BaseRuntime(Runtime):
-    """Takes calls while it is active.
+    """Answers calls while it is active.
 
-    Of several active runtimes the one that started last decides, alone. As a context manager it is
-    active in the body, and whatever was active before is so again afterwards. Called like `apply`,
-    it answers itself, active or not.
+    If several runtimes are active, only the most recently started one is used. As a context manager
+    it is active in the body, and the previous runtime is restored afterwards. It is callable like
+    `apply`, active or not.
     """
 
     problems: Mapping[str, str] = {}
-    entered = 0  # bodies of `with` that have not ended
+    entered = 0  # number of `with` bodies still running
 
     @property
     def is_active(self) -> bool:
-        """Whether it has been started, and not stopped; an inner one may take the calls."""
+        """Whether it is started and not stopped; an inner runtime may still take precedence."""
         return any(each is self for each in router.active)
 
     def start(self) -> Any:
@@ -234,12 +234,12 @@ class BaseRuntime(Runtime):
         return self
 
     def stop(self) -> None:
-        """Be active no more; nothing happens if it is not. Calls that are running go on.
+        """Deactivate; does nothing if it is not active. Running calls continue.
 
         Raises
         ------
         RuntimeError
-            If another one was started later, and is still active.
+            If another runtime was started later and is still active.
         """
         top = router.top()
         if self.is_active and top is not self:
@@ -261,7 +261,7 @@ class BaseRuntime(Runtime):
             return
         try:
             self.stop()
-        except RuntimeError:  # another was started in the body, or in another thread
+        except RuntimeError:  # another runtime was started in the body or in another thread
             router.remove(self)
 
     @old_parameters
@@ -277,21 +277,21 @@ class BaseRuntime(Runtime):
         Parameters
         ----------
         name : str
-            The definition.
+            Name of the definition.
         args : sequence
-            Inputs in declaration order, or inputs and outputs. In the old form
-            ``dispatch(name, runtime_kwargs, fallback)``, a mapping.
+            Inputs in declaration order, or inputs and outputs. In the older form, ``dispatch(name,
+            runtime_kwargs, fallback)``, a mapping.
         kwargs : mapping, optional
-            Arguments by the names of the definition.
+            Arguments by their names in the definition.
         fallback : callable, optional
-            Called with the same arguments if there is nothing to substitute.
+            Called with the same arguments if there is no solution.
 
         Raises
         ------
         RuntimeError
-            If there is nothing to substitute and no fallback.
+            If there is neither a solution nor a fallback.
         ValueError
-            If the number of arguments is neither that of the inputs nor of inputs and outputs.
+            If the number of arguments matches neither the inputs nor the inputs and outputs.
         """
         return self(name, args, kwargs, fallback)
 
@@ -303,7 +303,7 @@ class BaseRuntime(Runtime):
         kwargs: Named = None,
         fallback: Fallback = None,
     ) -> Any:
-        """Answer one call, as `apply` does."""
+        """Answer one call, like `apply`."""
 
         def find(name: str) -> Optional[Call]:
             return router.call_of(name) if router.top() is self else self.route(name, None)
@@ -321,30 +321,30 @@ class BaseRuntime(Runtime):
 class ApplyRuntime(BaseRuntime):
     """Sends calls to the best solutions of a dataset, while it is active.
 
-    Of several active runtimes the one that started last decides, alone. As a context manager it is
-    active in the body, and whatever was active before is so again afterwards. Called like `apply`,
-    it answers with its own dataset, active or not.
+    If several runtimes are active, only the most recently started one is used. As a context manager
+    it is active in the body, and the previous runtime is restored afterwards. It is callable like
+    `apply`: it answers from its own dataset, active or not.
 
     Parameters
     ----------
     trace_set : TraceSet, str or Path, optional
-        The dataset, or its folder; by default that of ``FIB_DATASET_PATH``.
+        The dataset, or its folder; default: ``FIB_DATASET_PATH``.
     config : ApplyConfig or ApplyConfigRegistry, optional
-        Settings for all definitions, or for each. Default: `get_default_registry`.
+        Settings for all definitions, or by definition. Default: `get_default_registry`.
     device : str or torch.device, optional
-        Where the tensors of calls are: ``cpu``, ``cuda`` or ``cuda:N``. Records of its hardware
-        count; calls elsewhere go to the original, but other GPUs of the same name are as good. By
-        default the current GPU if there is one, else the CPU.
+        Device of the tensors of calls: ``cpu``, ``cuda`` or ``cuda:N``. Records of its hardware are
+        used. Calls on other devices go to the original, except on GPUs of the same name. Default:
+        the current GPU if there is one, else the CPU.
 
     Raises
     ------
     DatasetNotFoundError, DataError
-        If there is no such dataset, or it is not one. Single files of it that are not valid, and
-        solutions that cannot be built, cost only themselves; `problems` has the reasons.
+        If the dataset does not exist or is not valid. Invalid files in it, and solutions that
+        cannot be built, are skipped; `problems` gives the reasons.
     ConfigError
-        If the settings are something else.
+        If the settings are invalid.
     CapabilityError
-        If there is no such device.
+        If the device does not exist.
     """
 
     @old_parameters
@@ -386,22 +386,22 @@ class ApplyRuntime(BaseRuntime):
 
     @old_parameters
     def rebuild(self, trace_set: Optional[Dataset] = None, config: Config = None) -> None:
-        """Read the dataset again, and use what it holds now.
+        """Read the dataset again, and use its current content.
 
-        Calls go on meanwhile: each is answered by what there was before, or by what there is now,
-        as a whole. If it fails, nothing changes.
+        Calls continue meanwhile: each is answered entirely by the old or entirely by the new
+        content. If reading fails, nothing changes.
 
         Parameters
         ----------
         trace_set : TraceSet, str or Path, optional
-            Another dataset from now on.
+            A different dataset to use from now on.
         config : ApplyConfig or ApplyConfigRegistry, optional
-            Other settings from now on.
+            Different settings to use from now on.
 
         Raises
         ------
         DatasetNotFoundError, DataError, ConfigError
-            As of the class.
+            As for the class.
         """
         with changing:
             dataset = self._dataset if trace_set is None else trace_set
@@ -411,20 +411,20 @@ class ApplyRuntime(BaseRuntime):
             router.publish(self)
 
     def names(self) -> Collection[str]:
-        """Return the definitions for which there is anything to substitute."""
+        """Return the definitions that have at least one solution to substitute."""
         return self._generation.names
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
-        """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
+        """Return the callable for the calls of a point; see `routing.patch_points.Runtime`."""
         return self._generation.route(name, point)
 
     def definition(self, name: str) -> Optional[Definition]:
-        """Return one of the definitions for which there is anything to substitute."""
+        """Return the definition of that name if it has a solution to substitute, else None."""
         return self._generation.table.source.definition(name) if name in self.names() else None
 
     @property
     def problems(self) -> dict[str, str]:  # type: ignore[override]
-        """Why definitions, decorated functions and solutions are not used, by their names."""
+        """Reasons why definitions, decorated functions and solutions are not used, by name."""
         return {**self._generation.problems, **self._generation.builds.failed}
 
     def stats(self) -> dict[str, Stats]:
@@ -432,23 +432,23 @@ class ApplyRuntime(BaseRuntime):
         return {name: each.snapshot() for name, each in sorted(dict(self._counters).items())}
 
     def explain(self, name: str, axes: Optional[Mapping[str, int]] = None) -> dict[str, Any]:
-        """Return which solutions are chosen for a definition, and why others are not.
+        """Return the solutions chosen for a definition, and why others were not.
 
-        The dataset is read anew for that.
+        Reads the dataset again.
 
         Parameters
         ----------
         name : str
-            The definition.
+            Name of the definition.
         axes : mapping of str to int, optional
-            Only for these sizes.
+            Restrict the result to these sizes.
 
         Raises
         ------
         UnknownNameError
-            If there is no such definition.
+            If the definition does not exist.
         ImportError
-            If the distribution ``fib-report`` is not installed, which explains it.
+            If the distribution ``fib-report``, which provides the explanation, is not installed.
         """
         explain = import_provided("fib_report.apply_choices", "ApplyRuntime.explain").explain
 
@@ -459,21 +459,22 @@ class ApplyRuntime(BaseRuntime):
 
 
 class Generation:
-    """One table, put to work: what a runtime uses until it is rebuilt.
+    """The content of a runtime between two rebuilds: one table and its dispatchers.
 
-    The dispatcher of a definition is made when that is first called. A generation is never closed:
-    whoever is in a call of it keeps it, and what it built.
+    The dispatcher of a definition is created on its first call. A generation is never closed:
+    running calls keep it and its builds alive.
 
     Parameters
     ----------
     table : ApplyTable
-        What to substitute.
+        The solutions to substitute.
     configs : ApplyConfigRegistry
-        How carefully.
+        Settings of the safeguards.
     device : str
-        Where the tensors of calls are: ``cpu``, or ``cuda:N`` for that GPU and those of its name.
+        Device of the tensors of calls: ``cpu``, or ``cuda:N`` for that GPU and others of the same
+        name.
     counters : dict of str to Counters
-        Those of the generation before, which go on.
+        Counters of the previous generation, which are continued.
     """
 
     def __init__(
@@ -497,7 +498,7 @@ class Generation:
     def dispatcher(self, name: str) -> Optional[Dispatcher]:
         """Return the dispatcher of a definition, or None if there cannot be one.
 
-        The same object for all threads, but for a moment two may be made.
+        All threads get the same object; two may exist briefly during creation.
         """
         if name not in self._dispatchers:
             made = None
@@ -508,7 +509,7 @@ class Generation:
                 try:
                     definition = self.table.source.definition(name)
                     one, config = self.table.definitions[name], self._configs.get(name)
-                    assert config is not None  # else nothing would be chosen
+                    assert config is not None  # otherwise nothing would be chosen
                     made = Dispatcher(
                         definition,
                         TableResolver(definition, one, self.builds, config),
@@ -517,13 +518,13 @@ class Generation:
                         device=self._device,
                         stats=self._counters.setdefault(name, Counters()),
                     )
-                except _ANYTHING as error:  # this one only: others still apply
+                except _ANYTHING as error:  # affects only this definition
                     self._tell(name, f"{type(error).__name__}: {error}")
             self._dispatchers.setdefault(name, made)
         return self._dispatchers[name]
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
-        """Return what takes the calls of a point; see `routing.patch_points.Runtime`."""
+        """Return the callable for the calls of a point; see `routing.patch_points.Runtime`."""
         dispatcher = self.dispatcher(name)
         if dispatcher is None:
             return None
@@ -541,15 +542,15 @@ class Generation:
             logger.warning("apply: calls of %s go to the original: %s", what, why)
 
     def build_ahead(self) -> None:
-        """Build the solutions that win most keys, as many as the settings say."""
+        """Build the solutions that win most keys, as many as the settings specify."""
         wanted: Counter[str] = Counter()
         for name in self.names:
             table, config = self.table.definitions[name], self._configs.get(name)
-            assert config is not None  # else nothing would be chosen
+            assert config is not None  # otherwise nothing would be chosen
             wins = Counter(table.winners)
             if table.best is not None and config.on_miss_policy == "use_def_best":
                 wins[table.best] += len(table.choices)
-            # Of equals always the same: by name.
+            # Break ties by name.
             ranked = sorted(wins.items(), key=lambda item: (-item[1], item[0]))
             wanted.update(dict(ranked[: math.ceil(config.aot_ratio * len(ranked))]))
         names = [solution for solution, _ in wanted.most_common()]
@@ -563,7 +564,7 @@ class Generation:
 
 @dataclass
 class TableResolver:
-    """Finds what is called for a key: by the table, or by the policy for keys not in it."""
+    """Finds the target for a key: from the table, or by the policy for keys not in it."""
 
     definition: Definition
     table: Candidates
@@ -572,7 +573,7 @@ class TableResolver:
     targets: dict[str, Target] = field(default_factory=dict)
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
-        """Return what takes calls with a key, built, or None; see `dispatch.Resolver`.
+        """Return the built target for a key, or None; see `dispatch.Resolver`.
 
         Raises
         ------
@@ -590,7 +591,7 @@ class TableResolver:
             elif policy == "nearest":
                 near = nearest_key(choices, key, self.config.nearest_ratio)
                 solution = None if near is None else choices[near]
-            # It may have failed for this very key.
+            # It may be the solution that failed for this key.
             if solution in self.table.barred.get(key, ()):
                 solution = None
         if solution is None:
@@ -603,23 +604,23 @@ class TableResolver:
 
 
 def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:
-    """Return the one of `keys` that is nearest to `key`, or None.
+    """Return the element of `keys` nearest to `key`, or None.
 
-    A key is near if it has the same axes and the same features, and each axis differs by a factor
-    of at most `ratio`. Only 0 is near to a size of 0. The nearest has the smallest product of these
-    factors, that is, the smallest sum of distances on logarithmic scales; of equals it is the one
-    with the smaller sizes, axis by axis. The order in which keys are given does not matter.
+    A key is a candidate if it has the same axes and features, and each axis differs by a factor of
+    at most `ratio`. A size of 0 only matches 0. The nearest key has the smallest product of these
+    factors, that is, the smallest sum of distances on logarithmic scales; ties go to the smaller
+    sizes, axis by axis. The order of `keys` does not matter.
 
     Parameters
     ----------
     keys : iterable of ApplyKey
-        Those that were recorded.
+        The recorded keys.
     key : ApplyKey
-        That of a call.
+        The key of a call.
     ratio : float
-        Factor by which an axis may differ, at least 1.
+        Maximum factor by which an axis may differ, at least 1.
     """
-    from fractions import Fraction  # exact: no two sizes are near by chance
+    from fractions import Fraction  # exact: no ties by rounding
 
     near = []
     for each in keys:
@@ -640,33 +641,33 @@ def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Option
 
 
 class Builds:
-    """The solutions of a dataset, built by the registry of builders, which keeps what it built.
+    """Solutions of a dataset, built and cached by the registry of builders.
 
-    Everything may be called from several threads. A solution that cannot be built costs itself
-    only; the reason is kept, and it is not tried again on the way of a call.
+    Thread-safe. A solution that cannot be built does not affect others; the reason is stored, and
+    it is not tried again during calls.
 
     Parameters
     ----------
     source : Source
-        Has definitions and solutions by name.
+        Provides definitions and solutions by name.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        # What makes an exception anew: raising one object again would let its traceback grow, and
+        # Factories of exceptions: raising the same object again would let its traceback grow, and
         # keep frames and inputs alive.
         self._failures: dict[str, partial[BuildError]] = {}
         self._building: dict[tuple[str, int], bool] = {}  # by solution and thread
 
     def get(self, solution_name: str, *, again: bool = False) -> Runnable:
-        """Return a solution, built.
+        """Return a built solution.
 
         Parameters
         ----------
         solution_name : str
             Name of the solution.
         again : bool
-            Whether to try again what failed for lack of something on this machine.
+            Whether to retry a build that failed because this machine lacked something.
 
         Returns
         -------
@@ -676,16 +677,16 @@ class Builds:
         Raises
         ------
         BuildError
-            If there is no such solution, it cannot be read, or it cannot be built, now or before;
-            if this thread is just building it.
+            If the solution does not exist, cannot be read, or could not be built now or earlier; or
+            if this thread is currently building it.
         BuildCapabilityError
-            If this machine lacks something for it.
+            If this machine lacks something that the build needs.
         """
         name, this = solution_name, (solution_name, threading.get_ident())
         failure = self._failures.get(name)
         if failure is None or (again and failure.func is BuildCapabilityError):
             if this in self._building:
-                # Its module calls, when it is imported, what it is to be substituted for.
+                # On import its module calls the function that it is to replace.
                 raise BuildError(f"solution {name!r} is needed while it is being built")
             self._building[this] = True
             try:
@@ -705,28 +706,28 @@ class Builds:
     def ahead(
         self, names: Iterable[str], jobs: Optional[int] = None
     ) -> Iterator[tuple[str, Optional[Exception]]]:
-        """Build several solutions at the same time, the first ones first.
+        """Build several solutions concurrently, in the given order.
 
-        What failed earlier for lack of something on this machine is tried again. Whoever stops
-        iterating, by Ctrl-C for example, begins no further build. One that has begun goes on in a
-        thread that keeps nobody waiting, not even the end of the process.
+        Builds that failed earlier because this machine lacked something are retried. When the
+        caller stops iterating, for example on Ctrl-C, no further build is started. Builds in
+        progress finish in daemon threads, which do not delay the end of the process.
 
         Parameters
         ----------
         names : iterable of str
             Names of solutions.
         jobs : int, optional
-            How many at the same time. Default: one for each core, as far as memory goes.
+            Number of concurrent builds. Default: one per core, as far as memory allows.
 
         Yields
         ------
         (str, Exception or None)
-            Each that is done: its name, and why it failed, if it did.
+            Each finished solution: its name, and the error, if any.
 
         Raises
         ------
         ConfigError
-            If `jobs` is not allowed.
+            If `jobs` is invalid.
         """
         from flashinfer_bench.compile.machine import in_threads
 
@@ -744,7 +745,7 @@ class Builds:
     def _attempt(self, name: str) -> Optional[Exception]:
         try:
             self.get(name, again=True)
-        except Exception as error:  # noqa: BLE001 - it is what is asked for
+        except Exception as error:  # noqa: BLE001 - returned to the caller
             return error
         except BaseException as error:  # noqa: BLE001 - a module may raise KeyboardInterrupt, too
             self._failures[name] = _failure(name, error)
@@ -753,7 +754,7 @@ class Builds:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Why each solution that could not be built could not, by name."""
+        """The reason of each failed build, by solution name."""
         return {name: failure.args[0] for name, failure in dict(self._failures).items()}
 
 
@@ -762,7 +763,7 @@ def _failure(name: str, error: BaseException) -> partial[BuildError]:
         lacking = isinstance(error, (BuildCapabilityError, StorageError))
         kind = BuildCapabilityError if lacking else BuildError
         return partial(kind, error.message, hint=error.hint, log=getattr(error, "log", ""))
-    if isinstance(error, FibError):  # of the source
+    if isinstance(error, FibError):  # raised by the source
         message = f"solution {name!r} cannot be read: {error.message}"
         return partial(BuildError, message, hint=error.hint)
     message = f"solution {name!r} cannot be built: {type(error).__name__}: {error}"

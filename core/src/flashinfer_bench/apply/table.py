@@ -1,47 +1,48 @@
-"""Tables: the solution to use for each definition and key.
+"""Tables of the solution to use for each definition and key.
 
-A table is made from the index of the dataset's traces, which is kept on disk and brought up to
-date by what was appended; see `flashinfer_bench.data.index`.
+A table is made from the index of the dataset's traces, which is stored on disk and updated with
+appended traces; see `flashinfer_bench.data.index`.
 
-**Errors.** A trace has the largest absolute and the largest relative error over all elements, which
-are mostly those of different elements: 0.03 of a 5.0, and 300 % of a 0.0001. Where the user sets no
-bounds, these rules hold, with the tolerance of the definition (of the workload, if it has one), or
-else the default for its dtypes (`flashinfer_bench.tensors.dtypes`):
+**Errors.** A trace contains the largest absolute and the largest relative error over all elements,
+which usually belong to different elements: 0.03 of a 5.0, and 300 % of a 0.0001. If the user sets
+no bounds, the following rules apply. They use the tolerance of the definition (of the workload, if
+it has one), or else the default for the dtypes (`flashinfer_bench.tensors.dtypes`):
 
-1. One of the two is within the tolerance: then each element is. It counts.
-2. Else the trace cannot say whether each element is within one of the two. A judge that compared
-   element by element could, and said PASSED:
+1. If either error is within the tolerance, then so is each element. The trace counts.
+2. Otherwise the trace cannot show whether each element is within one of the two bounds. A judge
+   that compared element by element could, and reported PASSED:
 
-   * this project's own judge, which names its evaluator, went by the same tolerances. It counts;
-   * of other records of 16-bit and smaller types, whose tolerance of 0.01 every harness shares, it
-     counts if they tell that all elements matched (``extra.matched_ratio``), or if the absolute
-     error is at most four times the tolerance: what rounding makes of values up to 8;
-   * other records of finer types do not count: harnesses allow them ten times of what is right.
+   * A record of this project's own judge, which names its evaluator, used the same tolerances. It
+     counts.
+   * Another record of 16-bit and smaller types, whose tolerance of 0.01 all harnesses share, counts
+     if it states that all elements matched (``extra.matched_ratio``), or if the absolute error is
+     at most four times the tolerance: the effect of rounding on values up to 8.
+   * Other records of finer types do not count: harnesses allow ten times the appropriate error.
 
-**Hardware and libraries.** A latency is the latency on one model of hardware: nothing that was
-recorded on another one counts, not even on the next larger model of the same family. Libraries are
-different. They change with each environment, what was recorded is built anew here, and most
-releases change little. So a record is refused only where the library that compiles the solution is
-of another *series*:
+**Hardware and libraries.** A latency is valid for one model of hardware: records of other models do
+not count, not even of the next larger model of the same family. Libraries are different: they
+change with each environment, solutions are built anew here, and most releases change little. A
+record is therefore rejected only if the library that compiles the solution is of a different
+*series*:
 
 =========================  ===========================================================
-language                   what must be of the same series, if both versions are known
+language                   must be of the same series, if both versions are known
 =========================  ===========================================================
 ``cuda``, ``cpp``          CUDA, on a GPU; nothing on the CPU
 ``triton``                 triton
 ``tilelang``               tilelang
 ``python``                 torch
-others                     what a plugin's `LanguageSpec` says; without one, nothing
+others                     as specified by a plugin's `LanguageSpec`; otherwise nothing
 =========================  ===========================================================
 
-A series is the major version, or ``0.minor`` before the first major one: 12.8 and 12.4 are one,
-12.8 and 13.0 are two.
+A series is the major version, or ``0.minor`` before the first major version: 12.8 and 12.4 belong
+to the same series, 12.8 and 13.0 do not.
 
-**Latency** of a solution for a key: the median over all runs that count, of all workloads with that
-key. Ties go to the smaller name.
+**Latency** of a solution for a key: the median over all counted runs of all workloads with that
+key. Ties go to the alphabetically first name.
 
-**Wrong is wrong.** A solution that was found incorrect on this hardware does not get the keys for
-which that was, whatever else was recorded for them, and is never the best of its definition.
+**Incorrect solutions.** A solution that was found incorrect on this hardware is not used for the
+affected keys, whatever else was recorded for them, and is never the best of its definition.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ REASONS = (
     "settings definition solution hardware target toolchain key stale status incorrect integrity "
     "error latency"
 )
-"""What keeps a run from counting."""
+"""The rules by which a run may be excluded."""
 
 
 class Reason(NamedTuple):
-    """Why a run does not count: which rule of `REASONS`, and a few words with the figures."""
+    """Why a run is excluded: the rule in `REASONS`, and a short text with the figures."""
 
     kind: str
     text: str
@@ -94,23 +95,23 @@ class Reason(NamedTuple):
 
 # ------------------------------------------------------------------------------- environments
 
-# ``environment.hardware`` of a CPU tells its cores; anything else is a GPU.
+# ``environment.hardware`` of a CPU includes its cores; anything else is a GPU.
 _CPU_TEXT = re.compile(r"\(\d+ cores\)|^cpu\b", re.IGNORECASE)
 _CORES = re.compile(r" \(\d+ cores\)$")
 _SERIES = re.compile(r"(\d+)(?:\.(\d+))?")
 
 
 class Place(NamedTuple):
-    """Where solutions shall work.
+    """The hardware and libraries on which solutions will run.
 
     Attributes
     ----------
     hardware : str
-        As traces name it.
+        Name as in traces.
     kind : str
         ``cpu`` or ``cuda``.
     versions : mapping of str to str
-        Versions of the libraries there.
+        Versions of the installed libraries.
     """
 
     hardware: str
@@ -118,12 +119,12 @@ class Place(NamedTuple):
     versions: Mapping[str, str]
 
     def toolchain_problem(self, language: str, recorded: Mapping[str, str]) -> Optional[str]:
-        """Say why a record does not hold with the libraries here, or return None if it does.
+        """Return why a record is not valid with the libraries here, or None if it is.
 
         Parameters
         ----------
         language : str
-            The solution's.
+            Language of the solution.
         recorded : mapping of str to str
             ``environment.libs`` of the record.
         """
@@ -141,7 +142,7 @@ class Place(NamedTuple):
 
 
 def _series_of(version: str) -> Optional[str]:
-    """Return the part of a version that changes when compatibility is given up, if there is one."""
+    """Return the part of a version that changes with incompatible releases, or None."""
     found = _SERIES.match(version.strip())
     if found is None:
         return None
@@ -157,16 +158,16 @@ _COARSE = frozenset({"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "flo
 
 @dataclass(frozen=True)
 class Limits:
-    """How large recorded errors may be.
+    """Bounds on recorded errors.
 
     Attributes
     ----------
     atol, rtol : float
-        Largest absolute and relative error; infinite where nothing is demanded.
+        Largest absolute and relative error; infinite if unbounded.
     both : bool
-        Whether both must be kept, as bounds that a user has set, and not just one.
+        Whether both bounds must hold, as for bounds set by the user, rather than just one.
     coarse : bool
-        Whether all floating-point outputs are of 16 bits or fewer.
+        Whether all floating-point outputs have 16 bits or fewer.
     matched_ratio : float
         Share of the elements that must match.
     """
@@ -186,12 +187,12 @@ def limits_for(
     Parameters
     ----------
     definition : Definition
-        Has the dtypes, and maybe a tolerance. Of several outputs the widest one counts: a trace
-        does not tell which output its errors are of.
+        Has the dtypes, and possibly a tolerance. With several outputs the widest tolerance is used,
+        because a trace does not record which output its errors belong to.
     config : ApplyConfig
-        May have bounds, which go before everything else.
+        May set bounds, which take precedence over everything else.
     workload : Workload, optional
-        May have a tolerance, which goes before the definition's.
+        May have a tolerance, which takes precedence over the definition's.
     """
     if config.max_atol is not None or config.max_rtol is not None:
         bounds = (config.max_atol, config.max_rtol)
@@ -212,7 +213,7 @@ def limits_for(
 
 
 def run_problem(run: RunRow, limits: Limits) -> Optional[Reason]:
-    """Say why a run does not count, or return None if it does; see the top of this module."""
+    """Return why a run is excluded, or None; see the module docstring."""
     latency, absolute, relative = run.latency_ms, run.max_absolute_error, run.max_relative_error
     if not run.passed or latency is None or absolute is None or relative is None:
         return Reason("status", run.status.value)
@@ -223,7 +224,7 @@ def run_problem(run: RunRow, limits: Limits) -> Optional[Reason]:
     if problem is not None:
         return problem
     checks = (("absolute", absolute, limits.atol), ("relative", relative, limits.rtol))
-    wide = [check for check in checks if not check[1] <= check[2]]  # NaN fits nowhere
+    wide = [check for check in checks if not check[1] <= check[2]]  # NaN always counts as too large
     if not wide:
         return None
     known = not math.isnan(absolute) and not math.isnan(relative)
@@ -236,7 +237,7 @@ def run_problem(run: RunRow, limits: Limits) -> Optional[Reason]:
 
 
 def _matched(run: RunRow, absolute: float, ratio: Optional[float], limits: Limits) -> bool:
-    """Return whether there is reason to believe that each element was within the tolerance."""
+    """Return whether the record supports that each element was within the tolerance."""
     if not absolute < math.inf:
         return False
     if run.origin.is_judged or not limits.coarse:
@@ -253,12 +254,12 @@ _GOOD = frozenset({"clean", "ok", "pass", "passed", "full", "off"})
 
 
 def integrity_problem(note: Any, latency_ms: float) -> Optional[Reason]:
-    """Say what a judge has noted against a run, or return None.
+    """Return the objection that a judge has recorded against a run, or None.
 
     Parameters
     ----------
     note : Any
-        ``correctness.extra["integrity"]``; None where nobody has looked, which says nothing.
+        ``correctness.extra["integrity"]``; None if it was not checked, which is not an objection.
     latency_ms : float
         The claimed latency in milliseconds.
     """
@@ -274,7 +275,7 @@ def integrity_problem(note: Any, latency_ms: float) -> Optional[Reason]:
     if note.get("clean") is False or str(verdict).strip().lower() not in _GOOD:
         return Reason("integrity", f"integrity: {str(verdict)[:80]}, not clean")
     hidden, allowed, floor = map(_number, map(note.get, ("hidden_ms", "allowed_ms", "floor_ms")))
-    # The figures are rounded. What was hidden and then added to the latency does no harm.
+    # The figures are rounded. Hidden time that was added to the latency is not a problem.
     unseen = hidden is not None and allowed is not None and not note.get("added_ms")
     if unseen and not hidden <= allowed * 1.01:  # type: ignore[operator]
         return Reason("integrity", f"integrity: {hidden:g} ms hidden, {allowed:g} ms allowed")
@@ -288,7 +289,7 @@ def _number(value: Any) -> Optional[float]:
         return None
     try:
         return float(value)
-    except OverflowError:  # JSON has integers of any size
+    except OverflowError:  # JSON integers may have any size
         return math.inf if value > 0 else -math.inf
 
 
@@ -296,16 +297,16 @@ def _number(value: Any) -> Optional[float]:
 
 
 class Standing(NamedTuple):
-    """A solution's place for one key. Standings sort best first, equals by name.
+    """A solution's result for one key. Standings sort best first, ties by name.
 
     Attributes
     ----------
     latency_ms : float
         Median over its runs, in milliseconds.
     solution : str
-        Its name.
+        Name of the solution.
     runs : int
-        How many runs that is.
+        Number of runs.
     workload : str
         Smallest uuid of the workloads that were run.
     """
@@ -319,19 +320,19 @@ class Standing(NamedTuple):
 def best_of_all(
     rankings: Iterable[list[Standing]], never: frozenset[str] = frozenset()
 ) -> Optional[str]:
-    """Return the solution to take for a key that nobody has recorded, None if there is none.
+    """Return the solution for keys that were not recorded, or None if there is none.
 
-    For each key a solution's score is the winner's latency over its own: 1 for the winner. The
-    solution with the highest mean score over its keys is taken, of those that have at least half of
-    all keys, so that one lucky run on a single key does not count for everything. If none has, it
-    is among those with the most keys. Ties: more keys, then the smaller name.
+    A solution's score for a key is the winner's latency divided by its own: 1 for the winner. Among
+    the solutions with results for at least half of all keys, the one with the highest mean score is
+    chosen, so that a single lucky run does not decide. If there is none, the solutions with the
+    most keys are considered. Ties: more keys, then the alphabetically first name.
 
     Parameters
     ----------
     rankings : iterable of list of Standing
-        For each key its standings, best first.
+        The standings of each key, best first.
     never : frozenset of str
-        Solutions that are not taken.
+        Solutions that must not be chosen.
     """
     scores: dict[str, list[float]] = {}
     keys = 0
@@ -352,9 +353,9 @@ def best_of_all(
     return min(order)[2]
 
 
-# ------------------------------------------------------------------------------------ all the runs
+# ------------------------------------------------------------------------------------- collection
 
-_INCORRECT = "INCORRECT"  # what the statuses of wrong outputs begin with
+_INCORRECT = "INCORRECT"  # prefix of the statuses of wrong outputs
 _INCORRECT_ELSEWHERE = Reason("incorrect", "incorrect in another run")
 _UNWANTED = Reason("settings", "the settings belong to other definitions")
 _STALE = Reason("stale", "recorded with a different version of the solution")
@@ -362,21 +363,21 @@ _STALE = Reason("stale", "recorded with a different version of the solution")
 
 @dataclass
 class Candidates:
-    """What is known of the solutions of one definition.
+    """The candidate solutions of one definition.
 
     Attributes
     ----------
     choices : dict of ApplyKey to str
-        The solution that wins each recorded key.
+        The winning solution of each recorded key.
     rankings : dict of ApplyKey to list of Standing
-        For each recorded key that anybody may have the solutions, best first.
+        The standings of each recorded key that has a usable solution, best first.
     barred : dict of ApplyKey to tuple of str
-        For each recorded key that nobody may have the solutions that were tried: no policy for
-        other keys may give it to one of these.
+        For each recorded key without a usable solution, the solutions that were tried: policies for
+        other keys must not choose these.
     best : str or None
-        The solution for keys that nobody has recorded.
+        The solution for keys that were not recorded.
     refusals : dict of str to Counter of Reason
-        By solution: why runs do not count, and how many.
+        By solution: the reasons for excluded runs, and their number.
     runs : Counter of str
         Number of all runs by solution.
     """
@@ -390,12 +391,12 @@ class Candidates:
 
     @property
     def keys(self) -> list[ApplyKey]:
-        """All keys that have been recorded here, sorted."""
+        """All recorded keys, sorted."""
         return sorted([*self.rankings, *self.barred], key=_order)
 
     @property
     def winners(self) -> dict[str, int]:
-        """How many keys each solution wins, most first."""
+        """Number of keys that each solution wins, in descending order."""
         counts = Counter(self.choices.values())
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -405,10 +406,10 @@ def _order(key: ApplyKey) -> tuple[tuple[tuple[str, int], ...], str]:
 
 
 class _Slot:
-    """All that is known of one key of one definition."""
+    """The results for one key of one definition."""
 
     def __init__(self) -> None:
-        # Of the runs that count latency, in milliseconds, and uuid of the workload, by solution.
+        # Latency in milliseconds and workload uuid of each counted run, by solution.
         self.counted: dict[str, list[tuple[float, str]]] = {}
         self.tried: set[str] = set()
         self.wrong: set[str] = set()
@@ -417,7 +418,7 @@ class _Slot:
 def collect(
     rows: Iterable[RunRow], configs: ApplyConfigRegistry, place: Place, source: Source
 ) -> dict[str, Candidates]:
-    """Decide about each run, and return what all come to, by definition.
+    """Evaluate each run, and return the candidates by definition.
 
     Parameters
     ----------
@@ -426,23 +427,23 @@ def collect(
     configs : ApplyConfigRegistry
         The bounds on errors.
     place : Place
-        Where solutions shall work.
+        The hardware and libraries on which solutions will run.
     source : Source
-        Has the definitions and solutions.
+        Provides definitions and solutions.
     """
     found: dict[str, Candidates] = {}
     slots: dict[str, dict[ApplyKey, _Slot]] = {}
-    # What is worked out once for many runs.
+    # Cached values shared by many runs.
     hash_of = cache(lambda name: source.solution(name).hash())
     builder_of = cache(lambda name: ApplyKeyFactory.specialize(source.definition(name)))
     refusal_of = cache(lambda name, solution, of: _refusal(name, solution, of, place, source))
 
     @cache
     def slot_of(name: str, text: str) -> tuple[str, Union[_Slot, Reason], Limits]:
-        """Return the uuid, the slot, or why there is none, and the limits of a workload."""
+        """Return a workload's uuid, its slot or the reason for having none, and its limits."""
         workload = Workload.model_validate_json(text)
         config = configs.get(name)
-        assert config is not None  # else there is a refusal
+        assert config is not None  # otherwise it was refused
         limits = limits_for(source.definition(name), config, workload)
         try:
             key = builder_of(name).build_from_workload(workload, source.root)
@@ -490,7 +491,7 @@ def collect(
 def _refusal(
     definition: str, name: str, origin: Origin, place: Place, source: Source
 ) -> Optional[Reason]:
-    """Return why no run of a solution in an environment counts, None if some may."""
+    """Return why all runs of a solution in an environment are excluded, or None."""
     if definition not in source.definitions:
         return Reason("definition", f"there is no definition {definition!r}")
     solution = source.solutions.get(name)
@@ -501,9 +502,9 @@ def _refusal(
     # Other writers of the format name a CPU without its cores.
     if origin.hardware not in (place.hardware, _CORES.sub("", place.hardware)):
         return Reason("hardware", f"recorded on {origin.hardware}")
-    # Only `cpu` alone is taken at its word: compiled code for the CPU would take a GPU's address
-    # for one of its own. Solutions that name some other GPU model are often run, and recorded, on
-    # this one; that record is better evidence than their author's intention.
+    # Only `cpu` alone is taken literally: compiled CPU code would misinterpret a GPU's address.
+    # Solutions that name a different GPU model are often run, and recorded, on this one; that
+    # record is better evidence than their author's intention.
     targets = {target.strip().lower() for target in solution.spec.target_hardware}
     if targets == {"cpu"} and place.kind != "cpu":
         return Reason("target", "targets only the CPU (target_hardware)")
@@ -512,7 +513,7 @@ def _refusal(
 
 
 def _rank(one: Candidates, slots: dict[ApplyKey, _Slot]) -> None:
-    """Say who wins each key of a definition."""
+    """Determine the winner of each key of a definition."""
     for key in sorted(slots, key=_order):
         slot, ranking = slots[key], []
         for solution, counted in slot.counted.items():
@@ -536,21 +537,21 @@ def _rank(one: Candidates, slots: dict[ApplyKey, _Slot]) -> None:
 
 @dataclass(repr=False, eq=False)
 class ApplyTable:
-    """For each definition the solutions to take.
+    """The solutions to use, by definition.
 
     Parameters
     ----------
     definitions : dict of str to Candidates
-        By name; also definitions for which there is nothing to take, and at the end those that the
-        dataset has runs of, but lacks.
+        By name; includes definitions without a usable solution and, at the end, definitions that
+        have runs but are missing from the dataset.
     hardware : str
-        For which this holds.
+        The hardware for which the table is valid.
     source : Source
         The definitions and solutions.
     problems : list of str
-        What was left out of the dataset because it cannot be read.
+        Parts of the dataset that were skipped because they cannot be read.
     configs : ApplyConfigRegistry
-        By which they were chosen.
+        The settings used for the choices.
     """
 
     definitions: dict[str, Candidates]
@@ -565,7 +566,7 @@ class ApplyTable:
 
     @cached_property
     def digest(self) -> str:
-        """Of the hardware, settings, choices and the solutions chosen, in hexadecimal."""
+        """Hexadecimal digest of the hardware, settings, choices and chosen solutions."""
         choices = [(name, one.choices, one.best) for name, one in self.definitions.items()]
         taken = {name for _, won, best in choices for name in (*won.values(), best) if name}
         hashes = [(name, self.source.solution(name).hash()) for name in sorted(taken)]
@@ -579,18 +580,18 @@ class ApplyTable:
 
     @cached_property
     def def_best(self) -> dict[str, str]:
-        """The solution for keys that nobody has recorded, by definition."""
+        """The solution for keys that were not recorded, by definition."""
         return {name: one.best for name, one in self.definitions.items() if one.best is not None}
 
     def match_solution(self, def_name: str, key: ApplyKey) -> Optional[str]:
-        """Return the name of the solution to take, None if there is none.
+        """Return the name of the solution to use, or None.
 
         Parameters
         ----------
         def_name : str
-            The definition.
+            Name of the definition.
         key : ApplyKey
-            Of the call.
+            Key of the call.
         """
         table = self.definitions.get(def_name)
         return None if table is None else table.choices.get(key)
@@ -605,21 +606,22 @@ class ApplyTable:
         Parameters
         ----------
         source : TraceSet, str, Path or None
-            The dataset; None for the folder of ``FIB_DATASET_PATH``. What cannot be read in it is
-            left out, see `problems`.
+            The dataset; None for the folder of ``FIB_DATASET_PATH``. Parts that cannot be read are
+            skipped, see `problems`.
         config : ApplyConfig or ApplyConfigRegistry, optional
-            The bounds on errors; by default those of `get_default_registry`.
+            The bounds on errors; default: `get_default_registry`.
         hardware : str, optional
-            Whose records count, as ``environment.hardware`` names it; by default this machine's.
+            Hardware whose records are used, as in ``environment.hardware``; default: this
+            machine's.
 
         Raises
         ------
         DatasetNotFoundError
-            If there is no such folder.
+            If the folder does not exist.
         ConfigError
-            If `config` or `source` is something else.
+            If `config` or `source` has the wrong type.
         DataError
-            If a `TraceSet` that is to raise at what is not valid reads its traces only now.
+            If a `TraceSet` that raises on invalid content has not read its traces before.
         """
         configs = as_registry(config)
         here = devices.this_hardware() if hardware is None else hardware
@@ -641,12 +643,12 @@ class ApplyTable:
 
 
 class Source(NamedTuple):
-    """The definitions and solutions of a dataset, as they were when it was read.
+    """The definitions and solutions of a dataset, at the time it was read.
 
     Attributes
     ----------
     root : Path or None
-        Folder of the dataset; None for one in memory.
+        Folder of the dataset; None if it is in memory.
     definitions : dict of str to Definition
         By name.
     solutions : dict of str to Solution
@@ -663,14 +665,14 @@ class Source(NamedTuple):
         Raises
         ------
         UnknownNameError
-            If there is none of that name.
+            If the definition does not exist.
         """
         if name not in self.definitions:
             raise UnknownNameError.of("definition", [name], self.definitions)
         return self.definitions[name]
 
     def solution(self, name: str) -> Solution:
-        """Return a solution; raises what `definition` does."""
+        """Return a solution; raises like `definition`."""
         if name not in self.solutions:
             raise UnknownNameError.of("solution", [name], self.solutions)
         return self.solutions[name]

@@ -1,8 +1,8 @@
-"""What a decorated function becomes.
+"""Wrappers for decorated functions.
 
-The wrapper is generated with the parameters of the function itself: passing them on is quicker
-than packing and unpacking them, and with apply disabled, nothing else is done. torch.compile traces
-through it into the original.
+The wrapper is generated with the parameters of the function: passing them on is faster than packing
+and unpacking them, and nothing else happens while apply is disabled. torch.compile traces through
+it into the original.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def tell_once(message: str, error: Exception) -> None:
 
 
 def returns_later(function: Any) -> bool:
-    """Return whether calling it gives a coroutine or a generator, and no result."""
+    """Return whether calling it returns a coroutine or a generator instead of a result."""
     called = inspect.getattr_static(type(function), "__call__", None)
     return any(test(each) for test in _LATER for each in (function, called))
 
 
 def label_of(function: Callable[..., Any]) -> str:
-    """Return what people call a function: ``"package.module.function"``."""
+    """Return the display name of a function: ``"package.module.function"``."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     module = getattr(function, "__module__", None)
     return f"{module}.{name}" if isinstance(module, str) else str(name)
@@ -76,19 +76,20 @@ def make(_fib_function, _fib_slot, _fib_resolver, _fib_failed):
 
 
 def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls go through to whatever is enabled, or to `function`.
+    """Return a function that passes calls to the enabled runtime, or to `function`.
 
     Parameters
     ----------
     target : str or callable
-        Name of the definition; or a resolver, which gets the arguments of a call and returns it.
+        Name of the definition; or a resolver, which takes the arguments of a call and returns the
+        name.
     function : callable
-        What is called while nothing is enabled. A `staticmethod` or `classmethod` stays one.
+        Called while nothing is enabled. A `staticmethod` or `classmethod` is preserved.
 
     Raises
     ------
     ConfigError
-        If `function` cannot be called, or returns no result but a coroutine or a generator.
+        If `function` is not callable, or returns a coroutine or a generator.
     """
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(decorate(target, function.__func__))
@@ -114,15 +115,15 @@ def decorate(target: Union[str, Resolver], function: Callable[..., Any]) -> Call
 
 
 def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
-    """Return the parameters that `function` really has, or None if they cannot be written down."""
+    """Return the actual parameters of `function`, or None if they cannot be generated."""
     try:
-        # Of a function in the clothes of another it is its own parameters that count.
+        # For a function with the metadata of another (`functools.wraps`), use its own parameters.
         signature = inspect.signature(function, follow_wrapped=False)
     except (ValueError, TypeError):
         return None
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     if kinds <= {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
-        return None  # nothing has a name: calls are passed on as they come
+        return None  # no parameter names: calls are passed on unchanged
     return signature if binding.writable(signature) else None
 
 
@@ -143,9 +144,9 @@ def _source(target: Union[str, Resolver], signature: Optional[Signature]) -> str
 
 
 def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
-    """Return how the resolver is called: with those of the arguments that it has parameters for.
+    """Return how the resolver is called: with the arguments for which it has parameters.
 
-    By name if its names are all among the function's, else by position.
+    By name if all its names are among the function's parameters, else by position.
     """
     if signature is None:
         return "*_fib_args, **_fib_kwargs"
@@ -176,7 +177,7 @@ def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
 
 
 def _set_defaults(wrapper: Any, signature: Signature) -> None:
-    """Put the defaults in the place of the placeholders in the source."""
+    """Replace the placeholders in the source by the actual defaults."""
     given = [each for each in signature.parameters.values() if each.default is not Parameter.empty]
     wrapper.__defaults__ = (
         tuple(each.default for each in given if each.kind is not Parameter.KEYWORD_ONLY) or None

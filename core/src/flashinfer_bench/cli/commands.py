@@ -1,8 +1,8 @@
-"""The commands of ``fib``, those of plugins included: from a cache, or else by discovery.
+"""The commands of ``fib``, including those of plugins, from a cache or by discovery.
 
-Listing commands must not import plugins, so what discovery has found is kept in a small file along
-with everything that decides it. The file is disposable: without it, plugins are discovered. Groups
-know their commands by name and summary; the code of a command is imported once it has been named.
+Listing commands must not import plugins, so the result of discovery is cached in a small file, with
+a key of everything that it depends on. The file can be deleted at any time: plugins are then
+discovered again. Groups list commands by name and summary; code is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _METADATA = (".dist-info", ".egg-info", ".egg-link")
 
 
 class Listed(NamedTuple):
-    """A command as listings show it; a subcommand is called ``"report scores"``.
+    """A command as listings show it; the name of a subcommand is ``"report scores"``.
 
-    One that is not installed has no factory, and the distribution that provides it as its origin.
+    A command that is not installed has no factory; its origin is the distribution to install.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Listed(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What the user types for it, after the name of its group."""
+        """The last word of the name, without that of the group."""
         return self.name.rpartition(" ")[2]
 
     def load(self) -> Any:
-        """Import and return what the factory names, or say what to install."""
+        """Import and return the command; raise `CapabilityError` if it is not installed."""
         if not self.factory:
             off = " or not loaded: FIB_NO_PLUGINS is set" if env.no_plugins() else ""
             raise CapabilityError(
@@ -72,14 +72,14 @@ class Listed(NamedTuple):
             return import_string(self.factory)
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException:  # noqa: BLE001 - the plugin's code; the catalog says whose
+        except BaseException:  # noqa: BLE001 - a plugin's code; the catalog's error names it
             from flashinfer_bench.plugins import default_catalog
 
             return default_catalog().find("command", self.name).load()
 
 
 def cached_commands() -> Optional[tuple[Listed, ...]]:
-    """Return all commands in the order of listings, or None if no fresh cache holds them."""
+    """Return all commands in the order of listings, or None if there is no valid cache."""
     try:
         found = json.loads(_cache_file().read_text(encoding="utf-8"))
         if found["key"] != _key() or any(_stamp(path) != stamp for path, stamp in found["files"]):
@@ -90,16 +90,16 @@ def cached_commands() -> Optional[tuple[Listed, ...]]:
 
 
 def discovered_commands() -> tuple[Listed, ...]:
-    """Return all commands in the order of listings, by loading the plugins; fill the cache."""
+    """Load the plugins, cache their commands, and return all commands in the order of listings."""
     from flashinfer_bench.data.storage import replace_file
     from flashinfer_bench.plugins import Settings, discover, reset_default_catalog
 
     key = _key()
     try:
         settings = Settings.from_env()
-    except ConfigError:  # told when a command runs; listing them goes on with core's
+    except ConfigError:  # reported when a command runs; core's commands are listed
         settings = Settings(no_plugins=True)
-    with redirect_stdout(sys.stderr):  # what a plugin prints is talk
+    with redirect_stdout(sys.stderr):  # stdout is for data, not for what plugins print
         catalog = discover(replace(settings, strict=False))
     if not settings.strict:
         reset_default_catalog(catalog, replace=False)
@@ -113,7 +113,7 @@ def discovered_commands() -> tuple[Listed, ...]:
         for entry in catalog.reports
         if (name := f"report {entry.name}") not in taken
     )
-    # One that is broken may be in order by now, for reasons that no key can hold.
+    # A broken plugin may be repaired by something that the key does not cover.
     if all(status.state != "broken" for status in catalog.plugins):
         files = [[path, _stamp(path)] for path in sorted(_files_of(catalog))]
         text = json.dumps({"key": key, "files": files, "commands": commands})
@@ -123,21 +123,21 @@ def discovered_commands() -> tuple[Listed, ...]:
 
 
 def _cache_file() -> Path:
-    # One for each environment, which would otherwise take turns in writing it anew.
+    # One file for each environment; a shared one would be rewritten at each change between them.
     return env.cache_path() / f"commands-{zlib.crc32(sys.prefix.encode()):08x}.json"
 
 
 def _key() -> list[Any]:
-    """Return what decides which plugins there are, as JSON values."""
+    """Return what the set of plugins depends on, as JSON values."""
     variables = [os.environ.get(name, "") for name in env.PLUGIN_VARIABLES]
-    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - much quicker
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - much faster
     return [_FORMAT, __version__, variables, [[path, _installed_in(path)] for path in paths]]
 
 
 def _installed_in(folder: str) -> Any:
-    """Return the distributions in a folder of ``sys.path``, and when each was written.
+    """Return the distributions in a folder of ``sys.path``, with their time stamps.
 
-    Names of the folders of metadata hold the versions.
+    The names of their metadata folders contain the versions.
     """
     try:
         with os.scandir(folder) as entries:
@@ -151,14 +151,14 @@ def _installed_in(folder: str) -> Any:
 
 def _stamp(path: str) -> Optional[list[int]]:
     try:
-        status = os.stat(path)  # noqa: PTH116 - much quicker
+        status = os.stat(path)  # noqa: PTH116 - much faster
     except OSError:
         return None
     return [status.st_mtime_ns, status.st_size]
 
 
 def _files_of(catalog: Catalog) -> Iterator[str]:
-    """Yield the files that were imported to load the plugins."""
+    """Yield the files of the modules that plugins are loaded from."""
     for status in catalog.plugins:
         module = status.target.partition(":")[0]
         package = module if status.name == "core" else module.partition(".")[0]
@@ -175,7 +175,7 @@ _COMPLETION = ("install_completion", "show_completion")
 
 
 def as_command(obj: Any, name: str, summary: str = "") -> Any:
-    """Turn what a factory names into a command that can be run.
+    """Turn the object that a factory names into a runnable command.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def as_command(obj: Any, name: str, summary: str = "") -> Any:
     name : str
         Name of the command.
     summary : str
-        Help text of an application that has none itself.
+        Help text, if the application has none.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def as_command(obj: Any, name: str, summary: str = "") -> Any:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(name)(obj)
     command = typer.main.get_command(app)
-    # The root offers these, once.
+    # Only the root command has the options for shell completion.
     command.params = [param for param in command.params if param.name not in _COMPLETION]
     command.name = name
     command.help = command.help or summary
@@ -204,13 +204,13 @@ def as_command(obj: Any, name: str, summary: str = "") -> Any:
 
 
 def near_matches(name: str, known: list[str]) -> str:
-    """Return ``" Did you mean 'a' or 'b'?"`` for what is close to `name`, or ``""``."""
+    """Return ``" Did you mean 'a' or 'b'?"`` for names close to `name`, or ``""``."""
     close = get_close_matches(name, known, n=3)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 class LazyCommand(TyperCommand):
-    """A stub with a name and a summary, which gives way to the command once that is named."""
+    """A stub with name and summary, which loads the real command when it is used."""
 
     def __init__(self, listed: Listed, subcommands: Sequence[Listed] = ()) -> None:
         super().__init__(
@@ -220,9 +220,9 @@ class LazyCommand(TyperCommand):
         self._subcommands = subcommands
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Import the command, and return the context of that, not of this stub."""
+        """Import the command and return its context, not that of the stub."""
         listed = self._listed
-        with redirect_stdout(sys.stderr):  # what a plugin prints is talk, and no name to complete
+        with redirect_stdout(sys.stderr):  # what plugins print is neither data nor a completion
             command = as_command(listed.load(), listed.word, listed.summary)
             for each in self._subcommands:
                 if each.factory or isinstance(command, TyperGroup):
@@ -245,7 +245,7 @@ def _add(group: Any, listed: Listed) -> None:
     elif not isinstance(group, TyperGroup):
         reason = f"{group.name!r} has no subcommands"
     elif listed.word in group.commands:
-        reason = f"{group.name!r} has a command of this name itself"
+        reason = f"{group.name!r} already has a command of this name"
     else:
         group.add_command(LazyCommand(listed))
         return
@@ -253,19 +253,19 @@ def _add(group: Any, listed: Listed) -> None:
 
 
 class LazyGroup(TyperGroup):
-    """The root command: core's commands, and those of plugins, known by name and summary."""
+    """The root command, with the commands of core and of plugins by name and summary."""
 
     _listed: Optional[tuple[Listed, ...]] = None
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Return the context; while the user is typing, nothing is said about what is broken."""
+        """Return the context; during shell completion, warnings are suppressed."""
         if extra.get("resilient_parsing"):
             logging.disable()
             sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - to the end of this process
         return super().make_context(info_name, args, parent=parent, **extra)
 
     def listed(self) -> tuple[Listed, ...]:
-        """Return the commands in the order of listings, subcommands of groups among them."""
+        """Return the commands, including subcommands, in the order of listings."""
         if self._listed is None:
             self._listed = _with_missing(cached_commands() or discovered_commands())
         return self._listed
@@ -275,7 +275,7 @@ class LazyGroup(TyperGroup):
         return [each.name for each in self.listed() if each.factory and not each.group]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Optional[Any]:
-        """Return the stub of a command, or None where there is no such command."""
+        """Return the stub of a command, or None if there is no such command."""
         for each in self.listed():
             if each.name == cmd_name:
                 return LazyCommand(each, [sub for sub in self.listed() if sub.group == cmd_name])
@@ -284,14 +284,12 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Optional[str], Any, list[str]]:
         """Find the command that `args` begins with."""
         name = args[0]
-        # Completion asks with half a word, which is no mistake.
+        # Completion passes an incomplete word, which is not a mistake.
         is_name = not (name.startswith("-") or ctx.resilient_parsing)
         if is_name and self.get_command(ctx, name) is None:
-            self._listed = _with_missing(discovered_commands())  # whatever the cache said
+            self._listed = _with_missing(discovered_commands())  # the cache may be out of date
             if self.get_command(ctx, name) is None:
-                ctx.fail(
-                    f"there is no command {name!r}.{near_matches(name, self.list_commands(ctx))}"
-                )
+                ctx.fail(f"no command {name!r}.{near_matches(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 

@@ -1,4 +1,4 @@
-"""What the shell offers on <TAB>."""
+"""Shell completion of option values and arguments."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _MOST_NAMES = 500
 
 
 def add_completion(command: Any, path: str) -> None:
-    """Have the shell offer what there is for each parameter of a command that offers nothing yet.
+    """Add completion to the parameters of a command that have none.
 
     Parameters
     ----------
     command
         A command, or a group of commands.
     path : str
-        What the user types for it after ``fib``: ``"plugins show"``.
+        Its words after ``fib``: ``"plugins show"``.
     """
     for name, each in getattr(command, "commands", {}).items():
         add_completion(each, f"{path} {name}")
     for param in command.params:
-        # Arguments go by what the help calls them, or by the command where that is too general.
+        # Arguments are looked up by metavar or, if that is ambiguous, with their command.
         keys = (*param.opts, param.metavar, f"{path} {param.name}")
         source = next((_OFFERED[key] for key in keys if key in _OFFERED), None)
         if source and param._custom_shell_complete is None:
@@ -44,7 +44,7 @@ def add_completion(command: Any, path: str) -> None:
 
 
 def _offer(source: _Source, ctx: Any, _: Any, incomplete: str) -> list[str]:
-    # Nobody wants to read, while typing, why there is nothing to offer.
+    # An error message would disturb the command line that is being typed.
     with suppress(Exception), redirect_stdout(sys.stderr):
         found = islice((name for name in source(ctx) if name.startswith(incomplete)), _MOST_NAMES)
         return sorted(set(found))
@@ -93,7 +93,7 @@ def _paths(ctx: Any, pattern: str) -> Iterator[Path]:
 
 
 def _stems(folder: str) -> _Source:
-    # From file names alone: no record is read.
+    # From file names; no record is read.
     return lambda ctx: (path.stem for path in _paths(ctx, f"{folder}/**/*.json"))
 
 
@@ -115,7 +115,7 @@ def _in_dataset(ctx: Any) -> Iterator[str]:
 
 _definitions, _solutions = _stems("definitions"), _stems("solutions")
 
-#: By flag, by metavar of an argument, or by command and name of an argument.
+#: Keys: a flag, the metavar of an argument, or command and name of an argument.
 _OFFERED: dict[str, _Source] = {
     **{f"--{name}": _setting(name) for name in ("cache", "sandbox", "tolerance", "trust")},
     "--checks": _records("check", "layer"),

@@ -10,7 +10,7 @@ from flashinfer_bench import env
 from flashinfer_bench._providers import install_hint
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.output import table, talk
-from flashinfer_bench.errors import CapabilityError, ConfigError, SelectionError, StorageError
+from flashinfer_bench.errors import CapabilityError, ConfigError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _SHOWN = 10
 
 
 class OpenedDataset(NamedTuple):
-    """A dataset, and what of it could not be read."""
+    """A dataset, and the errors of its files and lines that could not be read."""
 
     trace_set: TraceSet
     roots: tuple[Path, ...]
@@ -34,40 +34,44 @@ class OpenedDataset(NamedTuple):
         return ", ".join(str(root) for root in self.roots)
 
     def exit_code(self) -> ExitCode:
-        """Return the code of a command that did what it could with the readable part."""
+        """Return the exit code of a command that worked on the readable part."""
         return ExitCode.FINDINGS if self.errors else ExitCode.OK
 
 
 def dataset_roots(local: Optional[Sequence[Path]], hub: Optional[str] = None) -> tuple[Path, ...]:
-    """Return the folders to read.
+    """Return the folders of the datasets that a command line names.
 
     Parameters
     ----------
     local : sequence of Path, optional
         Values of ``--local``.
     hub : str, optional
-        Value of ``--hub``: this dataset is fetched, and comes after the local ones. It is a name
-        on the hub, or ``SOURCE://…`` for another registered source.
+        Value of ``--hub``: a name on the hub, or ``SOURCE://…`` for another registered source. The
+        dataset is downloaded, and comes after the local ones.
 
     Raises
     ------
     ConfigError
-        If `hub` is no name of a dataset.
+        If `hub` is not the name of a dataset.
     CapabilityError
-        If what reads the hub is not installed.
+        If the plugin that reads the hub is not installed.
     DatasetNotFoundError
-        If there is no such dataset, or the hub cannot be reached.
+        If the dataset does not exist, none is named or found, or the hub cannot be reached.
     """
     if hub:
         return (*(local or ()), _fetch(hub))
-    return tuple(local) if local else (default_dataset(),)
+    if not local and not (root := default_dataset()).exists():
+        from flashinfer_bench.data.layout import no_dataset
+
+        raise no_dataset(f"none is named, and the default {root} does not exist")
+    return tuple(local) if local else (root,)
 
 
 def default_dataset() -> Path:
     """Return the dataset of a command line that names none.
 
-    That of ``FIB_DATASET_PATH``, else the current folder, or the nearest of its parents, that has a
-    folder ``definitions``.
+    This is ``FIB_DATASET_PATH`` if set; else the current folder or its nearest parent with a folder
+    ``definitions``; else the default of ``FIB_DATASET_PATH``.
     """
     if not env.set_variables().get("FIB_DATASET_PATH"):
         here = Path.cwd()
@@ -78,12 +82,12 @@ def default_dataset() -> Path:
 
 
 def require_writable(folder: Path, hint: str) -> None:
-    """Refuse a folder that cannot be written to, before the work is done for nothing.
+    """Check that a folder can be written to, before a long run fails at its end.
 
     Raises
     ------
     ConfigError
-        With `hint`, if it is no folder.
+        With `hint`, if it is not a folder.
     StorageError
         With `hint`, if this user may not write to it.
     """
@@ -91,11 +95,11 @@ def require_writable(folder: Path, hint: str) -> None:
     if not there.is_dir():
         raise ConfigError(f"{there} is not a folder", hint=hint)
     if not os.access(there, os.W_OK | os.X_OK):
-        raise StorageError(f"{there} is not a folder that may be written to", hint=hint)
+        raise StorageError(f"no permission to write to the folder {there}", hint=hint)
 
 
 def _fetch(text: str) -> Path:
-    """Fetch a dataset from the source that stands before ``://``; without one, from the hub."""
+    """Download a dataset from the source named before ``://``; by default from the hub."""
     from flashinfer_bench.plugins import default_catalog
 
     name, mark, rest = text.partition("://")
@@ -113,8 +117,8 @@ def _fetch(text: str) -> Path:
 def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) -> OpenedDataset:
     """Read the datasets of a command line as one.
 
-    Broken files and lines are left out and told on stderr, so that one of them does not take the
-    rest of a dataset away; the command then ends with `ExitCode.FINDINGS`.
+    Invalid files and lines are skipped and reported on stderr, so that the rest stays usable; the
+    command then ends with `ExitCode.FINDINGS`.
 
     Parameters
     ----------
@@ -128,13 +132,13 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     DatasetNotFoundError
         If a folder, or a dataset of the hub, does not exist.
     ConflictError
-        If two datasets hold different things under one name.
+        If two datasets have different records with the same name.
     SelectionError
-        If there is nothing in them.
+        If they are empty.
     CapabilityError
-        If what reads the hub, or several datasets as one, is not installed.
+        If the plugin that reads the hub, or merges datasets, is not installed.
     """
-    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data import TraceSet, layout
 
     roots = dataset_roots(local, hub)
     sets = [TraceSet.from_path(root, on_error="collect") for root in roots]
@@ -143,10 +147,7 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     trace_set = sets[0] if len(sets) == 1 else _merged(sets)
     opened = OpenedDataset(trace_set, roots, errors)
     if not (trace_set.definitions or trace_set.run_source.names()):
-        raise SelectionError(
-            f"there is nothing in the dataset {opened.name}",
-            hint="a dataset has the folders definitions, solutions, workloads and traces",
-        )
+        raise layout.empty_dataset(opened.name)
     return opened
 
 
@@ -155,7 +156,7 @@ def _merged(sets: list[TraceSet]) -> TraceSet:
         from flashinfer_bench.data import merge_trace_sets
     except ImportError as error:
         hint = install_hint("fib-datasets")
-        raise CapabilityError(f"several datasets as one: {error}", hint=hint) from error
+        raise CapabilityError(f"cannot merge several datasets: {error}", hint=hint) from error
     merged: TraceSet = merge_trace_sets(sets)
     return merged
 
@@ -165,29 +166,29 @@ def _line(error: DataError) -> str:
 
 
 def tell_broken(lines: Sequence[str]) -> None:
-    """Tell what of a dataset could not be read."""
+    """Print which files and lines of a dataset could not be read."""
     tell_some("error", lines)
     if lines:
-        talk("hint: what is broken was left out; 'fib validate' lists all of it")
+        talk("hint: invalid files and lines were left out; 'fib validate' lists all of them")
 
 
 def tell_some(what: str, lines: Sequence[str]) -> None:
-    """Tell the first of some lines, and how many more there are."""
+    """Print the first of some lines, and how many more there are."""
     for line in lines[:_SHOWN]:
         talk(f"{what}: {line}")
     if len(lines) > _SHOWN:
-        talk(f"{what}: … and {len(lines) - _SHOWN} more like these")
+        talk(f"{what}: … and {len(lines) - _SHOWN} more")
 
 
 def error_documents(errors: Sequence[DataError]) -> list[dict[str, Any]]:
-    """Return errors as they stand in ``--json``."""
+    """Return errors as ``--json`` writes them."""
     return [
         {"path": e.path, "line": e.line, "field": e.field, "message": e.message} for e in errors
     ]
 
 
 def show_findings(datasets: Sequence[Mapping[str, Any]], *, listed: bool = True) -> None:
-    """Print what ``fib validate`` has found: tables to stdout if `listed`, totals to stderr."""
+    """Print the findings of ``fib validate``: tables to stdout if `listed`, totals to stderr."""
     for one in datasets:
         folder = f"{one['root']}/" if len(datasets) > 1 else ""
         rows = [

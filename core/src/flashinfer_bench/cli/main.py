@@ -1,4 +1,4 @@
-"""Entry point of ``fib``: the root command, and where errors become exit codes."""
+"""Entry point of ``fib``: the root command, and the mapping of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _EPILOG = (
 
 
 class FibGroup(LazyGroup):
-    """The root command, and where every error ends."""
+    """The root command, which reports every error."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a reader of our output that went away is no error to talk about."""
+        """Run the command; exit silently if the reader of the output has closed it."""
         try:
             _check_environment()
             return super().invoke(ctx)
@@ -58,7 +58,7 @@ class FibGroup(LazyGroup):
 
 
 def _check_environment() -> None:
-    """Refuse a malformed FIB_* variable as a usage error, before anything depends on it."""
+    """Report a malformed FIB_* variable as a usage error, before anything depends on it."""
     for read in (
         *(env.no_plugins, env.strict_plugins, env.probe_timeout_s, env.cpu_threads),
         *(env.cuda_arch_list, env.fsync_wanted, env.soft_dataset_locks, env.show_traceback),
@@ -66,9 +66,8 @@ def _check_environment() -> None:
         try:
             read()
         except ValueError as exc:
-            raise errors.ConfigError(
-                str(exc), hint="set it to an allowed value or unset it"
-            ) from exc
+            hint = "set it to an allowed value, or unset it"
+            raise errors.ConfigError(str(exc), hint=hint) from exc
 
 
 app = typer.Typer(
@@ -108,7 +107,7 @@ def root(
 
 # ------------------------------------------------------- from an exception to an exit code
 
-# The first entry that fits decides, so narrower classes stand above wider ones.
+# The first entry that matches is used, so subclasses come before their bases.
 _CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
     ((KeyboardInterrupt, typer.Abort), ExitCode.INTERRUPTED),
     ((BrokenPipeError,), ExitCode.BROKEN_PIPE),
@@ -120,7 +119,7 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
 
 
 def exit_code_of(exc: BaseException) -> ExitCode:
-    """Return the exit code that `exc` stands for; `INTERNAL` for what nobody raised on purpose."""
+    """Return the exit code for an exception; `INTERNAL` if it was not raised on purpose."""
     if isinstance(exc, errors.SelectionError):
         return ExitCode.USAGE if exc.unknown else ExitCode.NOTHING_SELECTED
     if _is_usage_error(exc):
@@ -134,7 +133,7 @@ def exit_code_of(exc: BaseException) -> ExitCode:
 
 
 def report_failure(exc: BaseException) -> ExitCode:
-    """Tell the user on stderr what went wrong and what to do next; return the code to end with."""
+    """Print to stderr what went wrong and what to do next; return the exit code."""
     code = exit_code_of(exc)
     if code is ExitCode.BROKEN_PIPE:
         discard_output()
@@ -142,7 +141,7 @@ def report_failure(exc: BaseException) -> ExitCode:
     if code is ExitCode.INTERRUPTED:
         talk("interrupted")
     elif _is_usage_error(exc):
-        if like := getattr(exc, "possibilities", None):  # Typer names all that are like it, sorted
+        if like := getattr(exc, "possibilities", None):  # Typer lists all similar options, sorted
             exc.possibilities = get_close_matches(str(getattr(exc, "option_name", "")), like, n=1)  # type: ignore[attr-defined]
         message, context = exc.format_message(), getattr(exc, "ctx", None)  # type: ignore[attr-defined]
         if type(exc).__name__ == "NoArgsIsHelpError":
@@ -151,7 +150,7 @@ def report_failure(exc: BaseException) -> ExitCode:
             _tell(message, f"try '{context.command_path} --help'" if context else None)
     elif _is_full_output(exc):
         discard_output()
-        _tell(f"cannot write the output: {exc}", "make room where it goes")
+        _tell(f"cannot write the output: {exc}", "free some space on the disk that it goes to")
     elif lacking := _lacking(exc):
         _tell(*lacking)
     elif isinstance(exc, errors.FibError):
@@ -176,8 +175,8 @@ def _tell(message: str, hint: Optional[str]) -> None:
 
 
 def discard_output() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not fail again."""
-    # A stdout without a descriptor, as tests set it, is never flushed at exit.
+    """Redirect stdout to the null device, so that the interpreter's last flush does not fail."""
+    # A stdout without a descriptor, as in tests, is not flushed at exit.
     with suppress(OSError, ValueError):
         descriptor = os.open(os.devnull, os.O_WRONLY)
         os.dup2(descriptor, sys.stdout.fileno())
@@ -185,9 +184,9 @@ def discard_output() -> None:
 
 
 def replace_closed_streams() -> None:
-    """Point standard streams that were closed, as by ``fib >&-``, at nothing.
+    """Open the null device for standard streams that are closed, as by ``fib >&-``.
 
-    Otherwise the next file to be opened would get the descriptor, and what is printed with it.
+    Otherwise the next file to be opened would get the descriptor, and receive printed text.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -199,17 +198,17 @@ def replace_closed_streams() -> None:
 
 
 def _is_usage_error(exc: BaseException) -> bool:
-    # The classes of typer's usage errors are private to it; this is how they can be told.
+    # The classes of Typer's usage errors are private; they are recognised by their attributes.
     return hasattr(exc, "format_message") and hasattr(exc, "exit_code")
 
 
 def _is_full_output(exc: BaseException) -> bool:
-    # A full disk below a dataset is a StorageError; a bare one is that of our standard output.
+    # A full disk below a dataset raises StorageError; a plain OSError comes from stdout.
     return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _lacking(exc: BaseException) -> Optional[tuple[str, str]]:
-    """Return message and hint if this machine, and no bug, is why something was raised."""
+    """Return message and hint if an error is caused by this machine, not by a bug."""
     missing = exc.__cause__ if isinstance(exc, errors.PluginError) else exc
     if isinstance(missing, ModuleNotFoundError) and missing.name in ("fcntl", "pwd", "resource"):
         return f"this command needs Linux or macOS ({missing})", "on Windows, use WSL 2"
@@ -234,12 +233,12 @@ def _wants_traceback() -> bool:
     try:
         return env.show_traceback()
     except ValueError:
-        return True  # whatever FIB_TRACEBACK was set to, somebody wanted to see more
+        return True  # FIB_TRACEBACK has a malformed value: show more rather than less
 
 
 # ------------------------------------------------------------------------------- the program
 
-_GARBAGE = 100_000  # new objects, from one look for garbage to the next; 700 by default
+_GARBAGE = 100_000  # new objects between two garbage collections; Python's default is 700
 
 running = False
 """Whether this process is ``fib``: nothing is patched in it."""
@@ -249,9 +248,9 @@ def main() -> NoReturn:
     """Run ``fib`` on the arguments of this process and exit."""
     global running
     running = True
-    # Collecting garbage takes a third of the time in which torch is imported, and at the end again.
+    # Garbage collection takes a third of the time that importing torch does, and time at exit.
     gc.set_threshold(_GARBAGE)
     atexit.register(gc.freeze)
     replace_closed_streams()
     typer.main.get_command(app)()
-    raise AssertionError("the command exits by itself")  # pragma: no cover
+    raise AssertionError("the command has exited")  # pragma: no cover

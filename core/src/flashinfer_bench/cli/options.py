@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are spelt and explained alike everywhere."""
+"""Options that several commands share, with the same names and help everywhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from typer.core import TyperCommand
 
 DEFAULT_HUB = "flashinfer-ai/flashinfer-trace"
-"""The dataset that a bare ``--hub`` means."""
+"""The dataset of ``--hub`` without a value."""
 
 
 def option(*flags: str, help: str, **details: Any) -> Any:
-    """Return an option whose default, if it is worth telling, stands in its help."""
+    """Return an option whose default is not shown automatically, but may be part of its help."""
     return typer.Option(*flags, help=help, **{"show_default": False, **details})
 
 
@@ -30,9 +30,9 @@ def command_group(name: str, help: str) -> typer.Typer:
 class GreedyCommand(TyperCommand):
     """A command whose repeatable options take all values that follow.
 
-    ``--local a b`` and ``--local a --local b`` mean the same. Values end at the next option. A
-    ``--hub`` without a value means `DEFAULT_HUB`. If the command has ``--local``, then what follows
-    its positional arguments are datasets, too.
+    ``--local a b`` and ``--local a --local b`` mean the same. Values end at the next option.
+    ``--hub`` without a value means `DEFAULT_HUB`. If the command has ``--local``, further
+    positional arguments are datasets.
     """
 
     def _local(self) -> Any:
@@ -42,11 +42,11 @@ class GreedyCommand(TyperCommand):
         return next((param for param in self.params if param.name == "local"), None)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the line of usage."""
+        """Return the words of the usage line."""
         return [*super().collect_usage_pieces(ctx), *(["[DATASET]"] if self._local() else [])]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Write the flag before each of its values, then parse as usual."""
+        """Repeat each flag before each of its values, then parse as usual."""
         if any("--hub" in param.opts for param in self.params):
             args = _with_hub_named(args)
         repeatable = {
@@ -63,13 +63,13 @@ class GreedyCommand(TyperCommand):
         if local is not None and rest:
             given = [*(ctx.params.get("local") or () if local.multiple else ()), *map(Path, rest)]
             if not local.multiple and (ctx.params["local"] or len(given) > 1):
-                ctx.fail("only one DATASET can be given; --local and --dataset name one, too")
+                ctx.fail("only one DATASET can be given, as an argument or with --local")
             ctx.params["local"] = given if local.multiple else given[0]
             ctx.args = []
         return ctx.args
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Offer further values of the repeatable option that the command line ends with."""
+        """Complete further values of the repeatable option at the end of the command line."""
         for param in self.params if not incomplete.startswith("-") else ():
             if getattr(param, "multiple", False) and {*self._before_last} & {*param.opts}:
                 return param.shell_complete(ctx, incomplete)
@@ -111,7 +111,7 @@ def spread_values(args: list[str], repeatable: set[str]) -> list[str]:
 
 
 def _with_hub_named(args: list[str]) -> list[str]:
-    # Typer has no options whose value may be left out.
+    # Typer does not support options with an optional value.
     named: list[str] = []
     for arg, following in zip(args, [*args[1:], "--"], strict=False):
         if arg == "--":
@@ -144,7 +144,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
 
 def log_level(default: str) -> Any:
-    """Return ``--log-level``, of a command that shows `default` unless it is told otherwise."""
+    """Return the option ``--log-level`` of a command with this default."""
     levels = "DEBUG, INFO, WARNING, ERROR or CRITICAL"
     text = f"{levels}. Default: $FIB_LOG_LEVEL or {default}."
     return option("--log-level", metavar="LEVEL", help=text)
@@ -154,7 +154,7 @@ LogLevel = Annotated[Optional[str], log_level("WARNING")]
 
 
 def _names(flag: str, text: str) -> Any:
-    """Make a filter option; one flag may be followed by several names, and given several times."""
+    """Return a filter option, which can be repeated and takes several names at once."""
     flags = (flag,) if flag.endswith("s") else (flag, f"{flag}s")
     return option(*flags, metavar="NAME...", help=text)
 

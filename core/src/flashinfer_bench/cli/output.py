@@ -1,9 +1,9 @@
-"""What commands print: data on stdout, talk on stderr.
+"""Output of commands: data on stdout, messages on stderr.
 
-On a terminal a table is drawn; anywhere else it is written as tab-separated values, header first,
-with six significant digits, so that ``cut``, ``sort`` and ``awk`` work on it; ``--json`` has every
-digit. Names and logs come from
-datasets that others wrote, so control characters never reach the terminal as such.
+Tables are drawn on a terminal. Anywhere else they are written as tab-separated values, header
+first, with six significant digits, so that ``cut``, ``sort`` and ``awk`` can process them;
+``--json`` has every digit. Names and logs come from datasets that others wrote, so control
+characters are escaped before they reach the terminal.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    r"""Return `text` on one line with every control character spelt out, such as ``\x1b``.
+    r"""Return `text` on one line with every control character escaped, such as ``\x1b``.
 
     Parameters
     ----------
     text : str
-        Any text, possibly made to disturb a terminal or to break a table apart.
+        Any text, possibly meant to disturb a terminal or to break a table.
 
     Returns
     -------
     str
-        The same text without control characters and without marks that reorder it.
+        The text, with control characters and marks that reorder text escaped.
     """
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def as_line(text: str) -> str:
-    """Return `text` as one printable line, and none that GitHub Actions would obey.
+    """Return `text` as one printable line that is not a workflow command of GitHub Actions.
 
-    Those begin with two colons, and names or logs may hold anything.
+    Such commands begin with two colons, and names or logs may contain anything.
     """
     shown = printable(text)
     return f" {shown}" if shown.startswith("::") else shown
 
 
 def talk(message: str = "") -> None:
-    """Write one message for humans to stderr.
+    """Write one message to stderr.
 
     Parameters
     ----------
     message : str
-        The message; its line breaks are kept, other control characters are spelt out.
+        The message; its line breaks are kept, other control characters are escaped.
     """
     lines = [as_line(line) for line in message.split("\n")]
     sys.stderr.write("\n".join(lines) + "\n")
@@ -72,7 +72,7 @@ def talk(message: str = "") -> None:
 
 
 def tell_counts(noun: str, kinds: Counter[Any], begin: float, *, interrupted: bool) -> None:
-    """Sum up on stderr what was done since `begin`, and what came of it."""
+    """Write to stderr how many items were processed since `begin`, with their outcomes."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     begun = "interrupted after " if interrupted else ""
     seconds = time.monotonic() - begin
@@ -92,25 +92,25 @@ def emit(text: str) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write the file that ``--output`` names, into a folder that exists.
+    """Write the file that ``--output`` names; its folder must exist.
 
     Raises
     ------
     ConfigError
-        If there is no such folder.
+        If the folder does not exist.
     StorageError
-        If it cannot be written.
+        If the file cannot be written.
     """
     from flashinfer_bench.data.storage import replace_file, storage_error
 
     if not path.name:
-        raise ConfigError("cannot write the output: it needs the name of a file")
+        raise ConfigError(f"cannot write the output: {path} is not a file", hint="name a file")
     if path.is_symlink():
         path = path.resolve()
     if not path.absolute().parent.is_dir():
-        hint = "make it first, or name a file elsewhere"
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}", hint=hint)
-    is_special = path.exists() and not (path.is_file() or path.is_dir())  # a device, or a pipe
+        hint = "create it first, or name a file elsewhere"
+        raise ConfigError(f"cannot write {path}: no folder {path.parent}", hint=hint)
+    is_special = path.exists() and not (path.is_file() or path.is_dir())  # a device or pipe
     try:
         if is_special:
             path.write_bytes(data)
@@ -126,7 +126,7 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def emit_json(obj: Any) -> None:
-    """Write `obj` to stdout as one JSON document, and nothing else.
+    """Write `obj` to stdout as one JSON document.
 
     Parameters
     ----------
@@ -141,12 +141,12 @@ def emit_json(obj: Any) -> None:
 
 
 def emit_document(*, schema_version: int = 1, **fields: Any) -> None:
-    """Write the answer of a command to stdout as one JSON document, with its version."""
+    """Write the result of a command to stdout as one JSON document, with its schema version."""
     emit_json({"schema_version": schema_version, **fields})
 
 
 def to_plain(obj: Any) -> Any:
-    """Reduce `obj` to what JSON can hold; see `emit_json`."""
+    """Convert `obj` to plain JSON values; see `emit_json`."""
     import json
 
     from pydantic_core import to_json
@@ -166,14 +166,14 @@ class Column(NamedTuple):
     name : str
         Its heading.
     value : str or callable
-        What it says of a row: the path of an attribute, or a function of the row.
+        Its value in a row: the path of an attribute, or a function of the row.
     measured : bool
-        Whether the value is a `flashinfer_bench.report.Measured` or None. People read it as
-        ``0.1428 ±2.1%``; for programs it is three values: NAME, NAME_low and NAME_high.
+        Whether the value is a `flashinfer_bench.report.Measured` or None. Drawn tables show
+        ``0.1428 ±2.1%``; for programs it has three values: NAME, NAME_low and NAME_high.
     people, programs : bool
         Whether it is in drawn tables and Markdown; in tab-separated values, CSV and JSON.
     json : bool, optional
-        Whether it is in JSON, if that differs from ``programs``.
+        Whether it is in JSON. Default: ``programs``.
     """
 
     name: str
@@ -184,11 +184,11 @@ class Column(NamedTuple):
     json: Optional[bool] = None
 
     def names(self) -> list[str]:
-        """Return what the values for programs are called."""
+        """Return the names of the values for programs."""
         return [self.name + end for end in (("", "_low", "_high") if self.measured else ("",))]
 
     def read(self, row: Any) -> Any:
-        """Return what the column says of a row."""
+        """Return the value in a row."""
         return attrgetter(self.value)(row) if isinstance(self.value, str) else self.value(row)
 
     def values(self, row: Any) -> list[Any]:
@@ -199,7 +199,7 @@ class Column(NamedTuple):
         return [None] * 3 if found is None else [found.value, *(found.ends or (None, None))]
 
     def drawn(self, row: Any) -> Any:
-        """Return the value for people; a figure alone where no interval is known."""
+        """Return the value for drawn tables: with its interval, if one is known."""
         found = self.read(row)
         if not self.measured or found is None:
             return found
@@ -207,11 +207,11 @@ class Column(NamedTuple):
 
 
 def with_interval(value: float, ends: Optional[tuple[float, float]], unit: str = "") -> str:
-    """Return a figure with half of the width of its interval, if it has one: ``0.1428 ±2.1%``."""
+    """Return a number with half the width of its interval, if it has one: ``0.1428 ±2.1%``."""
     if ends is None or not value:
         return rounded(value) + unit
     percent = 50 * (ends[1] - ends[0]) / value
-    # Two digits that count: 0.12%, 2.1%, 34%.
+    # Two significant digits: 0.12%, 2.1%, 34%.
     width = f"{percent:.0f}" if percent >= 10 else f"{float(f'{percent:.2g}'):g}"
     return f"{rounded(value)}{unit} ±{width}%"
 
@@ -220,7 +220,7 @@ Columns = Union["Sequence[str]", "Sequence[Column]"]
 
 
 def document_of(columns: Sequence[Column], row: Any) -> dict[str, Any]:
-    """Return a row as it stands in JSON."""
+    """Return a row as its JSON object."""
     kept = [one for one in columns if (one.programs if one.json is None else one.json)]
     return {
         name: value
@@ -232,7 +232,7 @@ def document_of(columns: Sequence[Column], row: Any) -> dict[str, Any]:
 def laid_out(
     columns: Columns, rows: Iterable[Any], *, drawn: bool
 ) -> tuple[list[str], list[Sequence[Any]]]:
-    """Return the headings and lines of a table, for people if it is `drawn`, else for programs."""
+    """Return the headings and rows of a table: for people if `drawn`, else for programs."""
     known = [
         one if isinstance(one, Column) else Column(str(one), itemgetter(index))
         for index, one in enumerate(columns)
@@ -253,14 +253,14 @@ def table(
     Parameters
     ----------
     title : str
-        Heading; only drawn, never part of the values. May be empty.
+        Heading of a drawn table; not written otherwise. May be empty.
     columns : sequence of str or of Column
         Names of the columns, or the columns themselves.
     rows : iterable
-        Where columns are names, one value per column. None is an empty cell; floats are rounded to
+        If columns are names, one value per column. None is an empty cell; floats are rounded to
         four digits where drawn and to six otherwise.
     file : file, optional
-        Where to; stdout by default.
+        The file to write to; stdout by default.
     """
     out = file if file is not None else sys.stdout
     names, lines = laid_out(columns, rows, drawn=out.isatty())
@@ -271,7 +271,7 @@ def table(
 
 
 def numeric_columns(names: Sequence[str], lines: Sequence[Sequence[Any]]) -> list[bool]:
-    """Return for each column whether it has numbers alone; None is one, too."""
+    """Return for each column whether all its values are numbers or None."""
 
     def is_number(value: Any) -> bool:
         return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
@@ -292,7 +292,7 @@ def _cell(value: Any) -> str:
 
 
 def rounded(value: Any) -> str:
-    """Return `value` as it is shown to humans: four digits, ``-`` for None, yes or no."""
+    """Return `value` as drawn tables show it: four digits, ``-`` for None, yes or no."""
     if value is None:
         return "-"
     if isinstance(value, float) and math.isfinite(value):
@@ -301,10 +301,10 @@ def rounded(value: Any) -> str:
 
 
 def _draw(title: str, names: Sequence[str], lines: Sequence[Sequence[Any]], file: TextIO) -> None:
-    """Draw a table; no name is cut, whatever the width of the terminal.
+    """Draw a table without cutting off names, whatever the width of the terminal.
 
-    Of a table that is too wide, columns with the same text in all lines stand above it; texts with
-    spaces go below their lines; then long names get lines of their own.
+    If a table is too wide, columns with the same text in all rows are printed above it; then texts
+    with spaces are moved below their rows; then long names to separate lines.
     """
     screen, numeric, every = console(file), numeric_columns(names, lines), range(len(names))
     rows = [[*map(printable, names)], *([rounded(value) for value in line] for line in lines)]
@@ -345,7 +345,7 @@ def _draw(title: str, names: Sequence[str], lines: Sequence[Sequence[Any]], file
 
 
 def with_colours(text: str) -> Text:
-    """Return `text` for a console, with statuses in the colours of success and failure."""
+    """Return `text` for a console, with statuses coloured by success and failure."""
     from rich.text import Text
 
     coloured = Text(text)
@@ -374,7 +374,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class StderrHandler(logging.Handler):
-    """Writes to whatever stderr is at the time, which a progress bar replaces while it is drawn."""
+    """Writes to the current stderr, which a progress bar replaces while it is drawn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -383,9 +383,9 @@ class StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         try:
-            # Messages may quote what a dataset says, or what a solution printed.
+            # Messages may quote datasets, or the output of solutions.
             talk(self.format(record))
-        except Exception:  # noqa: BLE001 - as all handlers do
+        except Exception:  # noqa: BLE001 - like the handlers of the standard library
             self.handleError(record)
 
 
@@ -395,14 +395,14 @@ def set_up_logging(level: Optional[str] = None, *, default: str = "WARNING") -> 
     Parameters
     ----------
     level : str, optional
-        Value of ``--log-level``; else ``FIB_LOG_LEVEL``, else `default`.
+        Value of ``--log-level``; default: ``FIB_LOG_LEVEL``, else `default`.
     default : str
-        What the command shows unless it is told otherwise.
+        Default level of the command.
 
     Returns
     -------
     str
-        The level that holds.
+        The level that is used.
 
     Raises
     ------
@@ -411,7 +411,7 @@ def set_up_logging(level: Optional[str] = None, *, default: str = "WARNING") -> 
     """
     chosen = (level or env.log_level() or default).strip().upper()
     if chosen not in LEVELS:
-        raise ConfigError(f"there is no log level {chosen!r}; allowed are {', '.join(LEVELS)}")
+        raise ConfigError(f"unknown log level {chosen!r}; allowed: {', '.join(LEVELS)}")
     root = logging.getLogger()
     if not any(isinstance(handler, StderrHandler) for handler in root.handlers):
         root.addHandler(StderrHandler())

@@ -1,4 +1,4 @@
-"""``fib plugins``: which plugins there are, what they provide, and what is wrong."""
+"""``fib plugins``: list, show and diagnose plugins."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ Kind = Annotated[
 
 @app.command("list")
 def list_plugins(kind: Kind = None, as_json: AsJson = False) -> None:
-    """List what is registered and whether it can be used here, and the plugins that failed."""
+    """List records and whether they can be used on this machine, and plugins that failed."""
     if problem := clash():
         talk(f"warning: {problem}")
-    # What a plugin or a probe prints is talk, and must not end up in the data.
+    # Output of plugins and probes must not be mixed with the data on stdout.
     with redirect_stdout(sys.stderr):
         catalog = default_catalog()
         plugins = catalog.survey()
@@ -71,7 +71,7 @@ def show_plugin(
     name: Annotated[str, typer.Argument(help="A plugin, a distribution, or a record.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show a plugin and its records in full."""
+    """Show a plugin and all fields of its records."""
     catalog, _ = _tolerant()
     with redirect_stdout(sys.stderr):
         chosen = catalog.survey(_named(catalog, name))
@@ -94,7 +94,7 @@ def diagnose(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Load plugins and their code, and say what is wrong. Exits with 1 if anything is."""
+    """Load plugins and their code, and report problems. Exits with 1 if there are any."""
     catalog, settings = _tolerant()
     with redirect_stdout(sys.stderr):
         chosen = catalog.survey(None if name is None else _named(catalog, name))
@@ -125,16 +125,15 @@ def diagnose(
 
 
 def check_up(catalog: Catalog, status: PluginStatus) -> dict[str, Any]:
-    """Look closer at one plugin than discovery does: what it requires, and if its code imports.
+    """Check the requirements of a plugin, and that the code of its records can be imported.
 
-    This imports the code of each record that can be used here, which may take seconds and bring in
+    This imports the code of each record that can be used here, which may take seconds and import
     torch.
 
     Returns
     -------
     dict
-        The plugin as JSON values, ``broken`` if there are ``problems``, and ``notes`` of what is
-        worth knowing but not wrong.
+        The plugin as JSON values: ``broken`` if it has ``problems``; ``notes`` are not problems.
     """
     problems: list[dict[str, str]] = []
     notes: list[str] = []
@@ -145,9 +144,7 @@ def check_up(catalog: Catalog, status: PluginStatus) -> dict[str, Any]:
         problems += [{"message": message, "traceback": ""} for message in unmet]
         if status.heavy_imports:
             names = ", ".join(status.heavy_imports)
-            notes.append(
-                f"loading it imports {names}, which slows down every start: import in the factory"
-            )
+            notes.append(f"it imports {names} at load time, which is slow: import in the factory")
         for entry in catalog.from_plugin(status):
             answer, failure = entry.availability(), entry.check and entry.check.failure
             if failure:
@@ -170,7 +167,7 @@ def check_up(catalog: Catalog, status: PluginStatus) -> dict[str, Any]:
 
 
 def _unmet_requirements(distribution: str) -> Iterator[str]:
-    """Yield what a distribution requires of core, where this core does not meet it."""
+    """Yield the requirements of a distribution that the installed core does not meet."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -181,24 +178,24 @@ def _unmet_requirements(distribution: str) -> Iterator[str]:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            yield f"has a requirement that cannot be read: {text!r} ({error})".replace("\n", " ")
+            yield f"has an invalid requirement: {text!r} ({error})".replace("\n", " ")
             continue
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         ours = applies and canonical(requirement.name) == CORE_DISTRIBUTION
         if ours and not requirement.specifier.contains(__version__, prereleases=True):
-            yield f"requires {requirement}, and this is {CORE_DISTRIBUTION} {__version__}"
+            yield f"requires {requirement}, but {CORE_DISTRIBUTION} {__version__} is installed"
 
 
 def known_kind(value: str) -> str:
-    """Return a kind of records as it is spelled in `KINDS`, or raise `ConfigError`."""
+    """Return a kind of records as spelt in `KINDS`, or raise `ConfigError`."""
     kind = value.strip().lower().replace("-", "_")
     if kind not in KINDS:
-        raise ConfigError(f"--kind {value!r} is unknown", hint=f"available: {', '.join(KINDS)}")
+        raise ConfigError(f"unknown kind {value!r}", hint=f"available kinds: {', '.join(KINDS)}")
     return kind
 
 
 def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
-    """Return one row per record, refused ones included, in the order of selection."""
+    """Return one row per record, including refused ones, in the order of selection."""
     entries = catalog.records if kind is None else catalog.entries(kind)
     catalog.check_all(entries)
     rows = [record_row(entry) for entry in entries]
@@ -209,7 +206,7 @@ def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
 
 
 def record_row(entry: Registered[Any], refused: str = "") -> dict[str, Any]:
-    """Return one record as JSON values; `refused` says why it is in no selection."""
+    """Return one record as JSON values; `refused` is why it is never selected."""
     answer = None if refused else entry.availability()
     state = "broken" if answer is None else "ok" if answer else "unavailable"
     reason = refused if answer is None else answer.reason
@@ -245,7 +242,7 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-# What is told of each record first, and what in its heading or not at all.
+# Fields that are shown first, and those that are in the heading or not shown.
 _FIRST = (
     *("summary", "handles", "devices", "compiles"),
     *("op_types", "definitions", "dtypes", "targets"),
@@ -264,7 +261,7 @@ def _plugin_text(plugin: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {record['kind']} {record['name']} - {record['state']}{told}"
         for field in dict.fromkeys((*_FIRST, *record)):
             value = record.get(field)
-            # Neither what is empty nor what is off; a priority of 0 is told.
+            # Empty fields and False are left out; a priority of 0 is shown.
             if field not in _ELSEWHERE and value is not False and value not in (None, "", ()):
                 yield f"    {field:<12}{_listed(value)}"
 
@@ -277,12 +274,12 @@ def _report_text(report: Mapping[str, Any]) -> Iterator[str]:
     yield ", ".join(f"{name} {version}" for name, version in around["distributions"].items())
     yield from (f"{name}={value}" for name, value in around["variables"].items())
     for name in report["unknown_in_disable_plugins"]:
-        yield f"FIB_DISABLE_PLUGINS names {name!r}, and there is no such plugin"
+        yield f"FIB_DISABLE_PLUGINS names {name!r}, which is not an installed plugin"
     if report["clash"]:
         yield f"problem: {report['clash']}"
     for plugin in report["plugins"]:
         yield ""
-        # The reasons of a broken plugin follow one by one, each with its traceback.
+        # The problems of a broken plugin follow, each with its traceback.
         yield _heading(plugin, reason=plugin["state"] != "broken")
         for problem in plugin["problems"]:
             yield f"  problem: {problem['message']}"
@@ -310,14 +307,14 @@ def _listed(value: Any) -> str:
 
 
 def _tolerant() -> tuple[Catalog, Settings]:
-    """Discover without strictness: to look at what is broken, it must be set aside, not raised."""
+    """Discover plugins without strict mode, so that broken ones can be reported."""
     settings = replace(Settings.from_env(), strict=False)
     with redirect_stdout(sys.stderr):
         return discover(settings), settings
 
 
 def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
-    """Return the plugins that are called `name`, or have a record or distribution called so."""
+    """Return the plugins with this name, or with a record or distribution of this name."""
     refused = [claim for conflict in catalog.conflicts for claim in conflict.claims]
     names: dict[PluginStatus, set[str]] = {}
     for status in catalog.plugins:
@@ -329,7 +326,7 @@ def _named(catalog: Catalog, name: str) -> tuple[PluginStatus, ...]:
     if chosen:
         return chosen
     raise SelectionError(
-        f"There is no plugin, distribution or record {name!r}."
+        f"no plugin, distribution or record {name!r}."
         + near_matches(name, sorted(set().union(*names.values()))),
         hint="run `fib plugins list` to see what is installed",
         unknown=(name,),

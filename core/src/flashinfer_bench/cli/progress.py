@@ -1,4 +1,4 @@
-"""How far a run has come: a bar with the time left on a terminal, else a line per evaluation."""
+"""Progress of a run: a bar with the remaining time on a terminal, else a line per evaluation."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class PlainProgress(RunObserver):
         self._done = Counter[str]()
 
     def started(self, total: int) -> None:
-        """Note how much there is to do."""
+        """Show the number of evaluations."""
         self._begin("evaluations", total)
 
     def builds_started(self, total: int) -> None:
-        """Note how much there is to build."""
+        """Show the number of builds."""
         self._begin("builds", total)
 
     def evaluation_finished(self, trace: Trace) -> None:
-        """Tell the result."""
+        """Show the result."""
         self._move("evaluations", _outcome(trace), failed=not trace.is_successful())
 
     def skipped(self, skipped: Skipped) -> None:
-        """Tell of evaluations that turn out to be impossible, and count them as done."""
+        """Show evaluations that are not possible, and count them as done."""
         if "evaluations" in self._totals:
             names = f"{skipped.definition} / {skipped.solution}"
             self._move("evaluations", f"skipped {names}", skipped.count)
 
     def build_finished(self, outcome: BuildOutcome) -> None:
-        """Tell what came of it."""
+        """Show the outcome of a build."""
         seconds = f" in {outcome.seconds:.1f} s" if outcome.seconds else ""
         names = f"{outcome.definition} / {outcome.solution}"
         failed = outcome.error is not None
@@ -61,7 +61,7 @@ class PlainProgress(RunObserver):
 
 
 class BarProgress(PlainProgress):
-    """Draws bars on the terminal, below whatever else is written to stderr meanwhile."""
+    """Draws bars on the terminal, below other output on stderr."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class BarProgress(PlainProgress):
         )
 
     def build_finished(self, outcome: BuildOutcome) -> None:
-        """Move the second bar on by one."""
+        """Advance the bar of builds."""
         self._show("builds", f"built {outcome.solution}")
         super().build_finished(outcome)
 
@@ -93,7 +93,7 @@ class BarProgress(PlainProgress):
         self._show("evaluations", solution)
 
     def finished(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         self._bar.stop()
 
     def _begin(self, what: str, total: int) -> None:
@@ -107,19 +107,19 @@ class BarProgress(PlainProgress):
         self._bar.update(self._tasks[what], advance=count, failed=self._failed[what])
 
     def _show(self, what: str, name: str) -> None:
-        # Of one length, so that the bar beside it does not move.
+        # Of constant length, so that the bar next to it does not move.
         told, width = printable(name), self._width
         told = told.ljust(width) if len(told) <= width else f"{told[: width - 1]}…"
         self._bar.update(self._tasks[what], description=told)
 
 
 def make_progress(*, quiet: bool) -> list[RunObserver]:
-    """Return what shows the progress of a run.
+    """Return the observers that show the progress of a run.
 
     Parameters
     ----------
     quiet : bool
-        Write no line for each evaluation where no bar can be drawn.
+        Whether to show nothing where no bar can be drawn, instead of a line per evaluation.
     """
     stderr = console(sys.stderr)
     if stderr.is_terminal and not stderr.is_dumb_terminal:

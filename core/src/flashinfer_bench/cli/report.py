@@ -1,4 +1,4 @@
-"""``fib report``: the group of commands, and those of the reports that plugins register."""
+"""``fib report``: the command group, with a command for each report that plugins register."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flashinfer_bench.cli import options, output
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.options import GreedyCommand, command_group, option
 
-app = command_group("report", "Summarise, rank, merge or draw recorded traces.")
-app.callback()(lambda: None)  # else an only command would stand for the group
+app = command_group("report", "Rank, compare, plot or merge recorded traces.")
+app.callback()(lambda: None)  # without it, a single command would replace the group
 
 ReportFile = Annotated[
     Optional[Path], option("--output", "-o", metavar="FILE", help="Default: stdout.")
@@ -20,7 +20,7 @@ ReportFile = Annotated[
 
 
 class _PluginReports:
-    """The commands of registered reports, as attributes of their names."""
+    """The commands of registered reports, as attributes by name."""
 
     def __getattr__(self, name: str) -> typer.Typer:
         if name.startswith("__"):

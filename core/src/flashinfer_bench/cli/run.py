@@ -1,4 +1,4 @@
-"""``fib run``: benchmark the solutions of datasets, and show what came of all of them."""
+"""``fib run``: benchmark the solutions of datasets, and show the results."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def run(
     ] = None,
     resume: Annotated[
         bool,
-        option("--resume", help="Skip what earlier traces decide; retry crashes, timeouts."),
+        option("--resume", help="Skip evaluations with a trace; retry crashes and timeouts."),
     ] = False,
     use_isolated_runner: Annotated[
-        bool, option("--use-isolated-runner", help="A fresh process for every evaluation.")
+        bool, option("--use-isolated-runner", help="Use a new process for every evaluation.")
     ] = False,
     no_profile_baseline: Annotated[
-        bool, option("--no-profile-baseline", help="Do not time references: no speed-ups.")
+        bool, option("--no-profile-baseline", help="Do not time references; no speed-ups.")
     ] = False,
     strict: Annotated[
         bool, option("--strict", help="Exit with 1 if any evaluation does not pass.")
@@ -81,24 +81,23 @@ def run(
 ) -> None:
     """Benchmark the solutions of a dataset on its workloads, and record a trace of each.
 
-    A solution that fails is a result: the exit code is 0 if everything selected was evaluated, and
-    1 under --strict unless all of it passed. 1 also tells of unreadable records and of references
-    that fail, 4 of solutions that this machine cannot build. Ctrl-C keeps what is done; --resume
-    goes on from there.
+    A solution that fails is a result, not an error: the exit code is 0 if everything selected was
+    evaluated and, under --strict, passed. It is 1 if records are invalid or references fail, and 4
+    if this machine cannot build a solution. After Ctrl-C, --resume continues the run.
     """
     from flashinfer_bench.bench import BenchmarkConfig
 
     if hub and save_results is None and not local:
         save_results = False
-        output.talk("note: traces are not written: --hub names a dataset in a shared cache")
-        output.talk("hint: to keep them, download it and name its folder with --local")
+        output.talk("note: traces are not saved: --hub names a dataset in a shared cache")
+        output.talk("hint: to save them, copy the dataset and name its folder with --local")
     elif hub and save_results is not False:
         raise ConfigError(
-            "--hub names a dataset in a shared cache, which takes no traces",
-            hint="add --no-save-results, or make a copy first and name its folder with --local",
+            "--hub names a dataset in a shared cache, where traces cannot be saved",
+            hint="add --no-save-results, or copy the dataset and name its folder with --local",
         )
     settings.update(
-        # A repeatable option that was not given is an empty list, which would select nothing.
+        # A repeatable option that is not given is an empty list, which would select nothing.
         definitions=definitions or None,
         solutions=solutions or None,
         log_level=log_level or env.log_level(),
@@ -124,16 +123,16 @@ def run(
 
 
 class DatasetRun(RunObserver):
-    """Keeps what came of one dataset, so that it can be shown even if the run is broken off."""
+    """The results of one dataset, kept so that they can be shown after an interrupted run."""
 
     def __init__(self, opened: OpenedDataset) -> None:
         self.opened = opened
-        self.total: Optional[int] = None  # not known before the run has begun
+        self.total: Optional[int] = None  # unknown before the run has started
         self.traces: list[Trace] = []
         self.skips: list[Skipped] = []
 
     def started(self, total: int) -> None:
-        """Note how much there is to do."""
+        """Keep the number of evaluations."""
         self.total = total
 
     def evaluation_finished(self, trace: Trace) -> None:
@@ -149,7 +148,7 @@ class DatasetRun(RunObserver):
         return Counter(t.evaluation.status.value for t in self.traces if t.evaluation is not None)
 
     def results(self) -> list[SolutionResult]:
-        """Sum up the evaluations of this run by definition and solution, the best first."""
+        """Summarise this run by definition and solution, the best first."""
         from flashinfer_bench.data import TraceSet
 
         traces: dict[str, list[Trace]] = {}
@@ -166,7 +165,7 @@ class DatasetRun(RunObserver):
 
 @dataclass(frozen=True)
 class SolutionResult:
-    """What came of a solution in one run; means are geometric, over workloads that passed."""
+    """Results of a solution in one run; means are geometric, over workloads that passed."""
 
     definition: str
     solution: str
@@ -187,7 +186,7 @@ class SolutionResult:
 
     @classmethod
     def of(cls, author: str, rows: Sequence[RunRow]) -> SolutionResult:
-        """Sum up the evaluations of one solution."""
+        """Summarise the evaluations of one solution."""
         passed = [row for row in rows if row.passed]
         return cls(
             rows[0].definition,
@@ -217,14 +216,14 @@ class RunSession:
     save : bool
         Whether traces are written.
     resume : bool
-        Whether what earlier traces decide is left out.
+        Whether to skip evaluations that earlier traces settle.
     level : str
-        Level of logging.
+        Log level.
 
     Attributes
     ----------
     additions : sequence of RunAddition
-        What plugins add.
+        Additions of plugins.
     """
 
     additions: Sequence[RunAddition] = ()
@@ -239,14 +238,14 @@ class RunSession:
         self.interrupted = False
 
     def run(self, opened: OpenedDataset, **filters: Optional[Sequence[str]]) -> None:
-        """Benchmark one dataset, unless the user has asked to stop.
+        """Benchmark one dataset, unless the user has interrupted the session.
 
         Parameters
         ----------
         opened : OpenedDataset
             The dataset.
         **filters
-            More fields of `Selection`; the configuration names definitions and solutions.
+            Further fields of `Selection`; definitions and solutions come from the configuration.
 
         Raises
         ------
@@ -255,7 +254,7 @@ class RunSession:
         StorageError
             If a trace cannot be written.
         CapabilityError
-            If there is no torch.
+            If torch is not installed.
         """
         if self.interrupted:
             return
@@ -268,16 +267,16 @@ class RunSession:
         chosen = Selection(**given).narrow(opened.trace_set)
         for addition in self.additions:
             chosen = addition.choose(chosen)
-        # What these choose has been chosen; an empty list chooses nothing.
+        # These filters have been applied; an empty list still selects nothing.
         config = config.model_copy(update={name: one and None for name, one in names.items()})
         if self._save:
-            hint = "--no-save-results runs without recording traces"
+            hint = "use --no-save-results to run without recording traces"
             require_writable(opened.trace_set.traces_path, hint)
         current = DatasetRun(opened)
         progress = make_progress(quiet=self._level not in ("DEBUG", "INFO"))
         observers = [current, *progress, *self.additions]
         with Benchmark(chosen, config, self._level, observers=observers) as benchmark:
-            if self._level != "DEBUG":  # progress and summary tell of each evaluation and skip
+            if self._level != "DEBUG":  # progress and summary show all evaluations and skips
                 logging.getLogger("flashinfer_bench.bench.benchmark").setLevel(logging.ERROR)
             self.runs.append(current)
             try:
@@ -288,19 +287,17 @@ class RunSession:
             except (ModuleNotFoundError, CapabilityError) as error:
                 if find_spec("torch") is not None:
                     raise
-                # Which is behind whatever else was missing.
-                hint = "pip install torch numpy safetensors; reports do without"
+                # Without torch, other things are reported missing first.
+                hint = "pip install torch numpy safetensors (reports do not need them)"
                 raise CapabilityError("running a benchmark needs torch", hint=hint) from error
             except StorageError as error:
-                with suppress(StorageError):  # it may have been a matter of the moment
+                with suppress(StorageError):  # the failure may have been temporary
                     benchmark.flush()
-                raise StorageError(
-                    f"the run stopped: {error.message}",
-                    hint="nothing is lost; once it can be written, 'fib run --resume' goes on",
-                ) from error
+                hint = "saved traces are kept; fix this, then continue with 'fib run --resume'"
+                raise StorageError(f"the run stopped: {error.message}", hint=hint) from error
 
     def show(self, *, as_json: bool) -> None:
-        """Print the results so far: the table or document to stdout, a summary to stderr."""
+        """Print the results so far: a table or JSON to stdout, a summary to stderr."""
         self.runs = [one for one in self.runs if one.total is not None]
         if not self.runs:
             return
@@ -330,11 +327,11 @@ class RunSession:
         Parameters
         ----------
         strict : bool
-            Whether a solution that does not pass counts.
+            Whether a solution that does not pass counts as a finding.
         """
         kinds = {skip.kind for one in self.runs for skip in one.skips}
         if self._resume or any(one.total for one in self.runs):
-            kinds.discard("device")  # what is for another device is no part of this run
+            kinds.discard("device")  # solutions for other devices are not part of this run
         failed = any(not t.is_successful() for one in self.runs for t in one.traces)
         invalid = any(one.opened.errors for one in self.runs)
         if kinds - {"capability", "device"} or (strict and failed) or invalid:
@@ -347,19 +344,17 @@ class RunSession:
             statuses += one.statuses()
         output.tell_counts("evaluations", statuses, self._begin, interrupted=self.interrupted)
         if self.interrupted and self._save:
-            output.talk("hint: 'fib run --resume' continues")
+            output.talk("hint: continue with 'fib run --resume'")
         _tell_skips([skip for one in self.runs for skip in one.skips])
         for one in self.runs:
             if one.traces:
                 folder = f"written to {one.opened.trace_set.traces_path}"
                 output.talk(f"traces {folder if self._save else 'not written'}")
             elif self._resume and not one.total and not one.skips:
-                output.talk(
-                    f"{one.opened.name}: all results are recorded already; nothing was left to do"
-                )
+                output.talk(f"{one.opened.name}: nothing to do: all results are recorded already")
 
 
-def _outcome(score: SolutionResult) -> str:
+def _status(score: SolutionResult) -> str:
     doubts = {"disputed": score.disputed, "loose tolerance": score.loose}
     told = {**score.statuses, **{name: count for name, count in doubts.items() if count}}
     return ", ".join(
@@ -372,7 +367,7 @@ _COLUMNS = (
     *(output.Column(name, name) for name in ("definition", "solution")),
     output.Column("author", "author", people=False),
     output.Column("workloads", "workloads"),
-    output.Column("outcome", _outcome),
+    output.Column("status", _status),
     output.Column("geomean_ms", "mean_latency_ms"),
     output.Column("speedup", "speedup"),
 )

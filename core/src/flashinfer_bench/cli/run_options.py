@@ -1,4 +1,4 @@
-"""The options of ``fib run``; those that are given override the configuration."""
+"""The options of ``fib run``, which override the configuration file."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
 
 class RunAddition(RunObserver):
-    """What a plugin adds to ``fib run``: it observes the run, may narrow it, and may sum it up.
+    """A plugin's addition to ``fib run``: it observes the run, and may narrow and summarise it.
 
-    A `CommandSpec` named ``"run NAME"`` adds options to ``fib run``: those of its function, which
-    is called with their values before the run and returns a `RunAddition`.
+    A `CommandSpec` named ``"run NAME"`` adds the options of its function to ``fib run``. The
+    function is called with their values before the run, and returns a `RunAddition`.
 
     Attributes
     ----------
     resume : bool
-        Whether evaluations are left out that the traces of what `choose` returns decide.
+        Whether to skip evaluations that the traces of the set returned by `choose` settle.
     """
 
     resume = False
 
     def choose(self, trace_set: TraceSet) -> TraceSet:
-        """Return what is to be run of a dataset: by default all of it."""
+        """Return the part of a dataset to run; by default all of it."""
         return trace_set
 
     def sum_up(self) -> None:
-        """Tell what there is to tell after the table of results."""
+        """Print a summary after the table of results; by default nothing."""
 
 
 class RunCommand(GreedyCommand):
-    """A command that plugins add options to."""
+    """A command to which plugins add options."""
 
     def extend(self, addition: Any) -> None:
-        """Take the options of a command that makes a `RunAddition`."""
+        """Add the options of a command that returns a `RunAddition`."""
         taken = {flag for param in self.params for flag in param.opts}
         for flag in (flag for param in addition.params for flag in param.opts if flag in taken):
-            raise ConfigError(f"{flag} is an option of this command already")
+            raise ConfigError(f"{flag} is already an option of this command")
         self.params += addition.params
         self._additions = [*getattr(self, "_additions", ()), addition]
 
     def invoke(self, ctx: Any) -> Any:
-        """Make the additions, keep them as ``ctx.obj``, and run the command."""
+        """Create the additions as ``ctx.obj``, and run the command."""
         made = [
             one.callback(**{param.name: ctx.params.pop(param.name) for param in one.params})
             for one in getattr(self, "_additions", ())
@@ -65,7 +65,7 @@ class RunCommand(GreedyCommand):
 
 #: Metavar and help of each setting's option, in the order in which the help lists them.
 _SETTINGS: dict[str, tuple[Optional[str], str]] = {
-    "device": ("DEVICE", "cpu, cuda or cuda:N; several: cuda:0,cuda:1. Default: the best."),
+    "device": ("DEVICE", "cpu, cuda or cuda:N; several: cuda:0,cuda:1. Default: GPUs, else CPU."),
     "warmup_runs": ("N", "Untimed calls before timing. Default: 10."),
     "iterations": ("N", "Timed calls in each trial. Default: 50."),
     "num_trials": ("N", "Sets of random inputs to check and time. Default: 3."),
@@ -74,25 +74,22 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
         f"What ends the timing of a solution: {', '.join(rules())}; see below. Default: fixed.",
     ),
     "stop_params": ("KEY=VALUE", "Parameter of the stop rule: target=0.5%. Repeatable."),
-    "min_samples": ("N", "Timed calls before the rule may stop. Default: 30; fixed: none."),
-    "max_samples": ("N", "Most timed calls. Default: 1000; fixed: all of its rounds."),
+    "min_samples": ("N", "Minimum of timed calls. Default: 30; fixed: none."),
+    "max_samples": ("N", "Maximum of timed calls. Default: 1000; fixed: all of its rounds."),
     "max_seconds": (
         "S",
-        "Seconds for the timed calls of a solution and workload. Default: 15; fixed: no limit.",
+        "Seconds for timed calls of a solution and workload. Default: 15; fixed: 2, and 30 calls.",
     ),
-    "processes": ("N", "Processes to spread timed calls over. Default: 2 a trial; on GPUs 1."),
-    "cache": ("STATE", "cold, or warm: do not empty caches before timed calls. Default: cold."),
+    "processes": ("N", "Processes that share timed calls. Default: 2 per trial, 1 on GPUs."),
+    "cache": ("STATE", "cold, or warm: do not flush caches before timed calls. Default: cold."),
     "watch": (None, "Record clocks, temperature and load while timing. Default: yes."),
     "interleave_reference": (None, "Time the reference in turn with each solution. Default: yes."),
     "lock_clocks_mhz": ("MHZ", "Lock the SM clock of GPUs at this frequency during the run."),
-    "tolerance": (
-        "NAME",
-        "fixed, or dtype: by element type where no tolerance is set. Default: fixed.",
-    ),
+    "tolerance": ("NAME", "fixed, or dtype: by dtype where no tolerance is set. Default: fixed."),
     "rtol": ("X", "Relative tolerance. Default: 0.01."),
     "atol": ("X", "Absolute tolerance. Default: 0.01."),
     "required_matched_ratio": ("X", "Share of elements within tolerance, in (0, 1]."),
-    "timeout_seconds": ("S", "Seconds that one evaluation may take. Default: 300."),
+    "timeout_seconds": ("S", "Time limit of one evaluation, in seconds. Default: 300."),
     "seed": ("N", "Seed of the random inputs. Default: a new one for each run."),
     "executor": ("NAME", "Executor plugin to use."),
     "timer": ("NAME", "Timer plugin to use."),
@@ -101,9 +98,9 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
         "off, auto or strict: exit with 4 unless solutions can be confined. Default: auto.",
     ),
     "trust": ("MODE", "full, or off: trust self-reported latencies. Default: full."),
-    "build_jobs": ("N", "Solutions that are compiled at once. Default: cores - 1."),
+    "build_jobs": ("N", "Solutions compiled at the same time. Default: cores - 1."),
 }
-# Of those whose flag is not the name.
+# Flags that differ from the name of the setting.
 _FLAGS = {
     "stop_params": "--stop-param",
     "max_seconds": "--max-timing-seconds",
@@ -121,7 +118,7 @@ _KINDS: dict[Optional[str], Any] = {
 
 
 def known_device(value: Optional[str]) -> Optional[str]:
-    """Return the value of ``--device``; refuse what no executor is for."""
+    """Return the value of ``--device``; raise `ConfigError` for a type without an executor."""
     known = {"cpu", "cuda"}.union(*(one.spec.devices for one in default_catalog().executors))
     for name in value.split(",") if value else ():
         if name.strip().partition(":")[0] not in known:
@@ -131,7 +128,7 @@ def known_device(value: Optional[str]) -> Optional[str]:
 
 
 def _registered(kind: str) -> Callable[[Optional[str]], Optional[str]]:
-    """Make a check that refuses names that no plugin could provide, before torch is imported."""
+    """Return a check that rejects names of no known plugin, before torch is imported."""
 
     def check(value: Optional[str]) -> Optional[str]:
         catalog = default_catalog()
@@ -155,7 +152,7 @@ def _option(name: str) -> Any:
     return option(*flags, metavar=metavar, help=text, callback=_CHECKS.get(name))
 
 
-# Those that other commands have, too.
+# Options that other commands have as well.
 Device = Annotated[Optional[str], _option("device")]
 Cache = Annotated[Optional[str], _option("cache")]
 Timeout = Annotated[Optional[float], _option("timeout_seconds")]
@@ -169,17 +166,17 @@ ConfigFile = Annotated[
     option("--config", metavar="FILE", help="YAML config file; command-line options override it."),
 ]
 
-#: Appended to the help: each rule with its parameters, as their declarations say.
+#: Appended to the help: each rule with its parameters, from their declarations.
 STOP_RULES = "\b\nStop rules, with their parameters and defaults:\n" + "\n".join(
     f"  {line}" for line in described()
 )
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each setting, in place of its ``**settings``.
+    """Replace the ``**settings`` of a command by an option for each setting.
 
-    They come after its positional parameters. The command is called with values as
-    `BenchmarkConfig.default` takes them; None stands for what was not given.
+    They come after its positional parameters. The command is called with values for
+    `BenchmarkConfig.default`; None means not given.
     """
 
     @wraps(command)
@@ -214,15 +211,14 @@ def stop_params(given: Optional[list[str]]) -> Optional[dict[str, Any]]:
     Raises
     ------
     ConfigError
-        If one is not written as a key and a value, or a key is given twice.
+        If one is not of the form KEY=VALUE, or a key is given twice.
     """
     params: dict[str, Any] = {}
     for text in given or ():
         key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise ConfigError(
-                f"--stop-param {text!r} is not written KEY=VALUE", hint="for example target=0.5%"
-            )
+            message = f"--stop-param {text!r} is not of the form KEY=VALUE"
+            raise ConfigError(message, hint="for example target=0.5%")
         if key in params:
             raise ConfigError(f"--stop-param {key} is given twice", hint="give each key once")
         params[key] = value

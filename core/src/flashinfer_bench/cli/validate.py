@@ -1,4 +1,4 @@
-"""``fib validate``: whether a dataset is sound."""
+"""``fib validate``: check a dataset."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Jobs = Annotated[
         "-j",
         metavar="N",
         min=1,
-        help="Processes that share the work. Default: one per core, where it is worth it.",
+        help="Number of processes. Default: one per core for large datasets, else 1.",
     ),
 ]
 
@@ -72,22 +72,21 @@ def validate(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Check that a dataset is sound; change nothing, run nothing, need no GPU.
+    """Check that a dataset is valid, without changing it, running anything, or needing a GPU.
 
-    Exits with 1 if there is an error, or a warning under --strict.
-    Notes, which sound datasets may have, do not count.
+    Exits with 1 if there is an error, or a warning under --strict. Notes do not count.
     """
-    set_up_logging(log_level, default="ERROR")  # an unfinished line is a finding, not a log line
+    set_up_logging(log_level, default="ERROR")  # unfinished lines are findings, not log lines
     wanted = _separated(outputs) or ["stdout"]
     for name in wanted:
         if name not in OUTPUTS:
-            raise typer.BadParameter(f"there is no output {name!r}; allowed: {', '.join(OUTPUTS)}")
+            raise typer.BadParameter(f"unknown output {name!r}; allowed: {', '.join(OUTPUTS)}")
     to_files = {"json", "html"}.intersection(wanted)
     if output_folder and not to_files:
-        raise typer.BadParameter("--output-folder is for --outputs json and html; name one of them")
+        raise typer.BadParameter("--output-folder is for --outputs json and html; add one of them")
     if to_files and hub and not (output_folder or local):
         raise ConfigError(
-            "--hub names a dataset in a shared cache, which takes no reports",
+            "--hub names a dataset in a shared cache, where reports cannot be saved",
             hint="name a folder for them with --output-folder",
         )
     roots = dataset_roots(local, hub)

@@ -1,7 +1,7 @@
-"""From solutions to functions: builders, the registry that chooses among them, runnables.
+"""Turn solutions into functions: builders, the registry that chooses among them, and runnables.
 
-``BuilderRegistry.get_instance().build(definition, solution)`` gives a `Runnable`, for a solution
-in any language. `flashinfer_bench.compile.toolkit` is for authors of builders.
+``BuilderRegistry.get_instance().build(definition, solution)`` returns a `Runnable` for a solution
+in any language. Authors of builders use `flashinfer_bench.compile.toolkit`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.compile.registry import *  # noqa: F403
     from flashinfer_bench.compile.runnable import *  # noqa: F403
 
-# Not at once: threads that import two of its modules, as probes do, would wait for each other.
+# Imported lazily: threads that import two of its modules, as probes do, would block each other.
 _NAMES = {
     "builder": "BuildError Builder",
     "registry": (

@@ -1,4 +1,4 @@
-"""What a builder is, how its builds are named, and how it writes a solution's sources."""
+"""The `Builder` base class, names of builds, and writing a solution's sources to disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench._lazy import OldAttributes, old_names, old_parameters
 from flashinfer_bench.compile.cache import cache_folder, is_complete, own_place
-from flashinfer_bench.errors import BuildError as BuildError  # its place in older releases
+from flashinfer_bench.errors import BuildError as BuildError  # its location in older releases
 from flashinfer_bench.errors import StorageError, UnsafePathError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __getattr__ = old_names(__name__)
 
 SOURCES = "sources"
-"""Name of the folder, in a build's folder, that the solution's files are written to."""
+"""Name of the folder inside a build folder that holds the solution's source files."""
 
 _SLUG_LENGTH = 24
 
@@ -33,23 +33,22 @@ _SLUG_LENGTH = 24
 class Builder(OldAttributes, ABC):
     """Turns a solution into a `Runnable`.
 
-    A builder is instantiated once for each registry and may be called from several threads.
-    Whatever it leaves on disk belongs below `build_dir`, in a folder named after all that the
-    result depends on: `build_path` gives one.
+    A builder is instantiated once per registry and may be called from several threads. Everything
+    it leaves on disk belongs below `build_dir`, in a folder whose name depends on all inputs of the
+    build; `build_path` returns such a folder.
 
     Parameters
     ----------
     package_prefix : str
-        Begins the names of all its packages; no other builder uses it. Default: the name of the
-        class.
+        Prefix of its package names, unique to this builder. Default: the name of the class.
     build_dir_name : str
-        Name of its folder in the cache; no other builder uses it. Default: as above.
+        Name of its folder in the cache, unique to this builder. Default: as above.
 
     Attributes
     ----------
     shares_builds : bool
-        Whether builds leave something on disk that other processes use. If so, the registry lets
-        only one process at a time build one solution.
+        Whether builds leave files on disk that other processes use. If so, the registry lets only
+        one process at a time build a given solution.
     """
 
     shares_builds: bool = True
@@ -71,15 +70,15 @@ class Builder(OldAttributes, ABC):
 
     @staticmethod
     def is_available() -> bool:
-        """Return whether the builder can be used here; without an override, it can.
+        """Return whether the builder can be used on this machine; True unless overridden.
 
-        A builder that is registered by a plugin says this by its probe, and is not asked.
+        Not called for a builder that a plugin registers: its probe decides.
         """
         return True
 
     @abstractmethod
     def can_build(self, solution: Solution) -> bool:
-        """Return whether this builder handles solutions of that language and binding."""
+        """Return whether this builder supports the solution's language and binding."""
 
     @abstractmethod
     def build(self, definition: Definition, solution: Solution) -> Runnable:
@@ -90,39 +89,39 @@ class Builder(OldAttributes, ABC):
         definition : Definition
             The interface that the result must have.
         solution : Solution
-            One that `can_build` accepts.
+            A solution that `can_build` accepts.
 
         Returns
         -------
         Runnable
-            The result. It owns whatever its cleaner releases.
+            The built solution; its cleaner releases all resources.
 
         Raises
         ------
         BuildError
-            If it cannot be built. The error is kept, and raised again if the same is to be built.
+            If the build fails. The registry keeps the error and raises it again for the same build.
         StorageError
-            If the disk is full or not writable; the next call tries again.
+            If the disk is full or not writable; the next call retries.
         """
 
     def compile(self, definition: Definition, solution: Solution) -> object:
-        """Do the part of a build that other processes can use; neither load nor call the solution.
+        """Do the part of a build that other processes can reuse, without loading or calling it.
 
-        So solutions can be compiled ahead, many at a time, while a device is busy with another. The
-        default does nothing: then everything is left to `build`. What it returns is for those who
-        know the builder.
+        This lets solutions be compiled in advance and in parallel while another solution occupies
+        the device. The default does nothing and leaves everything to `build`. The return value is
+        specific to the builder.
 
         Parameters
         ----------
         definition : Definition
             The interface that the result must have.
         solution : Solution
-            One that `can_build` accepts.
+            A solution that `can_build` accepts.
 
         Raises
         ------
         BuildError
-            If it cannot be compiled.
+            If compilation fails.
         StorageError
             If the disk is full or not writable.
         """
@@ -134,51 +133,51 @@ class Builder(OldAttributes, ABC):
         return cache_folder(self.build_dir_name)
 
     def package_name(self, definition: Definition, solution: Solution, *extra: object) -> str:
-        """Return a name for the build; `extra` is whatever else the result depends on."""
+        """Return a name for the build; `extra` lists further inputs that the result depends on."""
         digest = content_digest(definition, solution, self.package_prefix, *extra)
         return package_name(self.package_prefix, solution, digest)
 
     def build_path(self, definition: Definition, solution: Solution, *extra: object) -> Path:
-        """Return the folder for the build; it may not exist yet. See `toolkit.build_once`."""
+        """Return the folder for the build, which may not exist yet. See `toolkit.build_once`."""
         digest = content_digest(definition, solution, self.package_prefix, *extra)
         folder = self.build_dir / f"{self.package_prefix}_{digest}"
         return folder if is_complete(folder) else own_place(folder)
 
 
 def declared_style(spec: BuildSpec) -> Optional[bool]:
-    """Return `destination_passing_style` where the solution states it, else None.
+    """Return `destination_passing_style` if the solution states it, else None.
 
-    A file that leaves the field out reads as True, the default of the format. Yet the Python and
-    Triton solutions that leave it out return their values: for them None means "look at the
-    signature", see `choose_style`.
+    In a file that omits the field it reads as True, the default of the format. Python and Triton
+    solutions that omit it usually return their values, however, so None means that the signature
+    decides; see `choose_style`.
     """
     stated = "destination_passing_style" in spec.model_fields_set
     return spec.destination_passing_style if stated else None
 
 
 def content_digest(definition: Definition, solution: Solution, *extra: object) -> str:
-    """Return a digest of all that a build depends on.
+    """Return a digest of everything that a build depends on.
 
     Parameters
     ----------
     definition : Definition
-        Its name, axes, inputs, outputs and constraints count; descriptions and tags do not.
+        Its name, axes, inputs, outputs and constraints are hashed; descriptions and tags are not.
     solution : Solution
-        Its sources and build specification count, and whether it states its calling convention.
-        Its name, author and description do not.
+        Its sources and build specification are hashed, and whether it states its calling
+        convention. Its name, author and description are not.
     *extra : object
-        Whatever else counts, such as the builder, a compiler's version, or a GPU architecture.
+        Further values to hash, such as the builder, a compiler's version, or a GPU architecture.
 
     Returns
     -------
     str
-        64 hexadecimal digits: a SHA-256, never shortened.
+        The full SHA-256 as 64 hexadecimal digits.
     """
     parts = {
         "definition": {
             "name": definition.name,
             "axes": {name: getattr(axis, "value", None) for name, axis in definition.axes.items()},
-            # Lists, because the order of arguments counts.
+            # Lists, because argument order matters.
             "inputs": [(name, spec.shape, spec.dtype) for name, spec in definition.inputs.items()],
             "outputs": [
                 (name, spec.shape, spec.dtype) for name, spec in definition.outputs.items()
@@ -199,11 +198,11 @@ def package_name(prefix: str, solution: Solution, digest: str) -> str:
     Parameters
     ----------
     prefix : str
-        What the builder puts in front of all its names.
+        Prefix of all names of the builder.
     solution : Solution
-        Its name is kept, shortened, so that a person can tell builds apart.
+        Its name is included, shortened, so that a person can recognise the build.
     digest : str
-        What tells them apart for certain; see `content_digest`.
+        Makes the name unique; see `content_digest`.
     """
     slug = re.sub(r"[^a-z0-9]+", "_", solution.name.lower()).strip("_")[:_SLUG_LENGTH]
     name = "_".join(part for part in (prefix, slug.strip("_"), digest) if part)
@@ -211,7 +210,7 @@ def package_name(prefix: str, solution: Solution, digest: str) -> str:
 
 
 def check_relative_path(path: str) -> PurePosixPath:
-    """Return `path` if it stays within any folder that it is joined to, on every platform.
+    """Return `path` if it stays inside any folder that it is joined to, on every platform.
 
     Parameters
     ----------
@@ -221,13 +220,13 @@ def check_relative_path(path: str) -> PurePosixPath:
     Returns
     -------
     PurePosixPath
-        At least one name; no ``..``.
+        Has at least one component and no ``..``.
 
     Raises
     ------
     UnsafePathError
-        If it is empty or absolute, has ``..``, a backslash, a drive, a control character, or a name
-        of more than 255 bytes.
+        If the path is empty or absolute, or has ``..``, a backslash, a drive, a control character,
+        or a component of more than 255 bytes.
     """
     relative = PurePosixPath(path)
     names = relative.parts
@@ -235,7 +234,7 @@ def check_relative_path(path: str) -> PurePosixPath:
         "names no file": not names,
         "is absolute": path.startswith("/"),
         "leaves its folder": ".." in names,
-        "has a backslash or a colon, which other systems take for a folder or drive": (
+        "has a backslash or a colon, which other systems read as a folder or drive": (
             "\\" in path or ":" in path
         ),
         "has a control character": any(ord(char) < 32 or ord(char) == 127 for char in path),
@@ -256,20 +255,20 @@ def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
     Parameters
     ----------
     root : Path
-        The folder; it is made if it is missing.
+        The folder; created if it does not exist.
     sources : iterable of SourceFile
-        Paths relative to `root`, and contents. Contents are written as UTF-8, byte for byte.
+        Paths relative to `root`, and contents, which are written as UTF-8, byte for byte.
 
     Returns
     -------
     list of Path
-        The files, in the order of `sources`.
+        The written files, in the order of `sources`.
 
     Raises
     ------
     UnsafePathError
-        If a path could leave `root`, leads through a symbolic link, or is there already. All
-        paths are looked at before the first file is written.
+        If a path could leave `root`, goes through a symbolic link, or exists already. All paths are
+        checked before the first file is written.
     StorageError
         If a file cannot be written.
     """
@@ -282,7 +281,7 @@ def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
             if not path.parent.resolve().is_relative_to(root.resolve()):
                 raise UnsafePathError(f"source path {source.path!r} leads through a symbolic link")
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as stream:  # which follows no link either
+            with path.open("xb") as stream:  # "x" does not follow links either
                 stream.write(source.content.encode("utf-8", "surrogatepass"))
             written.append(path)
     except (FileExistsError, NotADirectoryError) as error:
@@ -293,12 +292,12 @@ def write_sources(root: Path, sources: Iterable[SourceFile]) -> list[Path]:
     return written
 
 
-# ------------------------------------- from a compiler's output, or a traceback, to a `BuildError`
+# ------------------------------------------ from compiler output or a traceback to a `BuildError`
 
 _LONGEST_HEADLINE = 600
 _MOST_CAUSES = 100
 
-# What compilers, assemblers and linkers put in front of an error, wherever it stands in the line.
+# Prefixes that compilers, assemblers and linkers put before an error, anywhere in the line.
 _DIAGNOSTIC = re.compile(
     # file:12: file(12): (.text+0x5): file.o:file.cpp:function run:
     r"^(?:[^|]*?(?::\d+|\(\d+\)|\(\.[\w.]+\+0x[0-9a-f]+\)|:function [^:]+))\s?:"
@@ -314,10 +313,10 @@ _LOOKS_LIKE_ONE = re.compile(
     re.IGNORECASE,
 )
 _WARNING = re.compile(r"(?:^|[:)] )(?:warning|note|remark)(?: #[\w-]+)?\s*:", re.IGNORECASE)
-# What drivers say about the programs that they have started; those said more.
+# Summaries that compiler drivers print after the failing program has printed the actual error.
 _SUMMARY = re.compile(r"^collect2: error: ld returned|^clang\S*: error: linker command failed")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
-# Commands, which ninja prints when they have run or failed, and what it says itself.
+# Commands that ninja prints when they have run or failed, and its own messages.
 _NINJA = re.compile(
     r"^[ \t]*(\[\d+/\d+\] .*|FAILED: .*\n.*"
     r"|ninja: (build stopped|Entering directory|no work to do).*)$",
@@ -326,28 +325,28 @@ _NINJA = re.compile(
 
 
 def first_error(log: str) -> str:
-    """Return the line of a compiler's output that says what went wrong first.
+    """Return the first line of a compiler's output that reports an error.
 
-    What compilers mark as an error goes before what merely looks like one. Command lines that
-    ninja prints are no errors, nor is its word that something failed.
+    Lines that compilers mark as errors are preferred to lines that merely look like errors. Command
+    lines and failure messages printed by ninja are ignored.
 
     Parameters
     ----------
     log : str
-        The whole output.
+        The complete output.
 
     Returns
     -------
     str
-        The first line that looks like an error, else the last one that is not empty, shortened to
-        600 characters.
+        The first line that looks like an error, else the last non-empty line, cut to 600
+        characters.
     """
     spoken = _NINJA.sub("", _COLOUR.sub("", log).replace("\r", ""))
     lines = [line.strip() for line in spoken.splitlines() if line.strip()]
     for pattern in (_DIAGNOSTIC, _LOOKS_LIKE_ONE):
         for line in lines:
             warning = _WARNING.search(line)
-            # One that quotes the word "error", and so comes before it, is none.
+            # An earlier line that only quotes the word "error" must not win.
             quoted = warning and not re.search("error", line[: warning.start()], re.IGNORECASE)
             if pattern.search(line) and not _SUMMARY.search(line) and not quoted:
                 return shorten(line)
@@ -355,32 +354,32 @@ def first_error(log: str) -> str:
 
 
 def shorten(text: str, limit: int = _LONGEST_HEADLINE) -> str:
-    """Return `text` cut to `limit` characters, in one piece with a mark where it was cut."""
+    """Return `text` on one line, cut to `limit` characters, with a mark at the cut."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def build_failed(solution: str, what: str, log: str, *, hint: Optional[str] = None) -> BuildError:
-    """Return a `BuildError` that begins with the first error of `log` and keeps all of it.
+    """Return a `BuildError` that starts with the first error in `log` and carries the whole log.
 
     Parameters
     ----------
     solution : str
         Name of the solution.
     what : str
-        What failed: ``"nvcc"``, ``"linking"``, …
+        The step that failed: ``"nvcc"``, ``"linking"``, …
     log : str
-        Everything that was printed.
+        Everything that the step printed.
     hint : str, optional
-        What to do next.
+        What the user can do next.
     """
     message = f"solution {solution!r}: {what} failed: {first_error(log) or 'no message'}"
     return BuildError(message, hint=hint, log=log)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and what it was expressly raised from, outermost first."""
+    """Yield `error` and the chain of its explicit causes (``raise … from``), outermost first."""
     cause: Optional[BaseException] = error
-    for _ in range(_MOST_CAUSES):  # nothing keeps them from going round in a circle
+    for _ in range(_MOST_CAUSES):  # the chain may be circular
         if cause is None:
             return
         yield cause
@@ -388,21 +387,21 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def describe_exception(error: BaseException, root: Path) -> tuple[str, str]:
-    """Say where and why code below `root` raised.
+    """Return where and why code below `root` raised an exception.
 
     Parameters
     ----------
     error : BaseException
-        What was raised.
+        The exception.
     root : Path
-        Folder of the code; places are given relative to it.
+        Folder of the code; file names are given relative to it.
 
     Returns
     -------
     headline : str
         ``kernel.py:12: NameError: name 'x' is not defined``.
     log : str
-        The traceback, without the frames above the code.
+        The traceback, starting at the first frame of that code.
     """
     place, first, frame = "", None, error.__traceback__
     try:
@@ -416,7 +415,7 @@ def describe_exception(error: BaseException, root: Path) -> tuple[str, str]:
             place = f"{name}:{error.lineno}" if name else place
         reason = traceback.format_exception_only(type(error), error)[-1].strip()
         log = "".join(traceback.format_exception(type(error), error, first))
-    except (Exception, SystemExit):  # noqa: BLE001 - the exception is the candidate's code, too
+    except (Exception, SystemExit):  # noqa: BLE001 - candidate code defines the exception
         return f"{type(error).__name__}, which cannot be shown", ""
     headline = f"{place}: {reason}" if place else reason
     return shorten(headline), log.replace(f"{root}/", "")

@@ -1,4 +1,4 @@
-"""Builds on disk: made once over all processes, whole or not at all; and folders of one process."""
+"""Cached builds, made atomically and once across all processes; and per-process scratch folders."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ from flashinfer_bench.errors import BuildError, StorageError
 logger = logging.getLogger(__name__)
 
 COMPLETE = ".complete"
-"""Name of the empty file that marks a folder whose build went through."""
+"""Name of the empty file that marks a complete build folder."""
 
 PARTIAL = ".partial-"
-"""What follows a folder's name in those of the folders in which it is being made or removed."""
+"""Separator between a folder's name and the suffix of its copies being created or removed."""
 
 MARKER = ".fib-builds"
-"""Name of the empty file that marks a folder in which builds are: others are never pruned."""
+"""Name of the empty file that marks a folder of builds; only marked folders are pruned."""
 
 LOCKS = "locks"
-"""Name of the folder, in the cache, for the locks of all others, which solutions do not see."""
+"""Name of the cache folder that holds the locks of all other folders; hidden from solutions."""
 
 ToolGuard = Callable[[Path, Sequence[Path]], AbstractContextManager[Optional[Callable[[], None]]]]
-"""Called with the current folder of a tool, and what it may read besides that and the system's
-files; lends what is called in its process before it."""
+"""Called with a tool's working directory and the extra paths that it may read; returns a context
+manager that yields the function to call in the tool's process before exec."""
 
 _overlay: Optional[Path] = None
 _scratch: Optional[Path] = None
-_guard: ToolGuard = lambda cwd, readable: nullcontext()  # noqa: E731 - of that type
-# Scratch folders and their locks, by process and place. None is dropped: in a forked child,
-# collecting a lock of its parent would unlock the file for both.
+_guard: ToolGuard = lambda cwd, readable: nullcontext()  # noqa: E731 - typed by the annotation
+# Scratch folders and their locks, by process and location. Entries are never dropped: if a forked
+# child garbage-collected its parent's lock, it would unlock the file for both.
 _claims: dict[tuple[int, Path], tuple[Path, filelock.BaseFileLock]] = {}
 
 
 def use_overlay(folder: Path) -> None:
-    """Have this process leave what it builds in `folder`, and only read the shared cache.
+    """Make this process build into `folder` and treat the shared cache as read-only.
 
-    For processes that run code which must not change what others load.
+    For processes that run untrusted code, which must not change what other processes load.
 
     Parameters
     ----------
     folder : Path
-        It is made when it is needed.
+        Created on demand.
     """
     global _overlay
     _overlay = folder
 
 
 def use_scratch(folder: Path) -> None:
-    """Have `scratch_folder` work in `folder`, which its owner removes after this process.
+    """Make `scratch_folder` use `folder`, which its owner removes after this process ends.
 
-    That saves the locks, and the look around for what other processes have left.
+    This avoids the locks and the search for leftovers of other processes.
 
     Parameters
     ----------
@@ -74,24 +74,24 @@ def use_scratch(folder: Path) -> None:
 
 
 def guard_tools(guard: ToolGuard) -> None:
-    """Have every tool that this process runs give up something first, as rights to files.
+    """Apply `guard` to every tool that this process runs, for example to drop file access rights.
 
     Parameters
     ----------
     guard : callable
-        See `ToolGuard`. What it lends runs between fork and exec: it must not need a lock.
+        See `ToolGuard`. The function it yields runs between fork and exec: it must not take a lock.
     """
     global _guard
     _guard = guard
 
 
 def tool_guard() -> ToolGuard:
-    """Return what `guard_tools` was given last; whatever runs a compiler goes through it."""
+    """Return the guard set by `guard_tools`; code that runs a compiler must use it."""
     return _guard
 
 
 def own_place(path: Path) -> Path:
-    """Return where this process may write what belongs at `path` in the cache."""
+    """Return where this process may write the content of `path` in the cache."""
     cache = env.cache_path()
     if _overlay is None or cache not in path.parents or _overlay in path.parents:
         return path
@@ -99,7 +99,7 @@ def own_place(path: Path) -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """Return one builder's (or purpose's) folder in ``FIB_CACHE_PATH``; it may not exist yet."""
+    """Return the folder for one builder or purpose in ``FIB_CACHE_PATH``; it may not exist yet."""
     return env.cache_path() / name
 
 
@@ -117,31 +117,31 @@ def build_once(
     *,
     sound: Callable[[Path], bool] = is_complete,
 ) -> Path:
-    """Have `produce` fill `folder`, unless it or another process has done so before.
+    """Fill `folder` by calling `produce`, unless it is complete already.
 
-    `produce` works in a folder beside it that gets its final name only at the end. So a build that
-    is killed, or runs out of disk space, leaves nothing that could be taken for a result.
+    `produce` works in a temporary sibling folder, which is renamed only at the end. A build that is
+    killed or runs out of disk space therefore leaves nothing that looks like a result.
 
     Parameters
     ----------
     folder : Path
-        Where the result shall be; name it after a `content_digest`.
+        Where to put the result; name it after a `content_digest`.
     produce : callable
-        Called with an empty folder to fill, at most once over all processes; results must not
-        contain that folder's path. What it raises is passed on, and the next caller tries again.
+        Called with an empty folder to fill, at most once across all processes; results must not
+        contain that folder's path. Exceptions propagate, and the next caller retries.
     sound : callable, optional
-        Called with `folder`; says whether what is there can be used. Default: `is_complete`.
-        What is not sound is replaced.
+        ``sound(folder)`` returns whether the existing content can be used; content that cannot is
+        replaced. Default: `is_complete`.
 
     Returns
     -------
     Path
-        `folder`, complete; or the folder in its place, see `use_overlay`.
+        The complete `folder`, or its counterpart in the overlay; see `use_overlay`.
 
     Raises
     ------
     StorageError
-        If the folder cannot be made or renamed.
+        If the folder cannot be created or renamed.
     """
     if sound(folder):
         return folder
@@ -166,9 +166,9 @@ def build_once(
 
 
 def lock_of(folder: Path) -> Path:
-    """Return the lock file that is held while `folder` is filled or removed.
+    """Return the lock file to hold while `folder` is filled or removed.
 
-    Those of the cache that all share are in one folder: who can open a lock can hold it.
+    Locks of the shared cache live in one folder, because whoever can open a lock can hold it.
     """
     base = env.cache_path()
     parent = folder.parent
@@ -176,7 +176,7 @@ def lock_of(folder: Path) -> Path:
 
 
 def _remove_if_dead(left: Path, mine: Path) -> None:
-    """Remove what a build has left that was killed: of `mine`, and where nobody holds the lock."""
+    """Remove leftovers of killed builds: those of `mine`, and any whose lock is free."""
     folder = left.with_name(left.name.partition(PARTIAL)[0])
     lock = None if folder == mine else try_lock(lock_of(folder))
     if folder == mine or lock is not None:
@@ -186,9 +186,9 @@ def _remove_if_dead(left: Path, mine: Path) -> None:
 
 
 def _beside(folder: Path) -> Path:
-    """Make an empty folder beside `folder`, which may become it: as open to others as any is.
+    """Make an empty sibling folder, to be renamed to `folder`, with the default permissions.
 
-    Those of ``tempfile`` are for one user alone, and caches are shared.
+    ``tempfile`` would make it private to one user, but caches are shared.
     """
     made = folder.with_name(f"{folder.name}{PARTIAL}{uuid.uuid4().hex[:12]}")
     made.mkdir()
@@ -198,14 +198,14 @@ def _beside(folder: Path) -> Path:
 def _publish(working: Path, folder: Path) -> None:
     try:
         (working / COMPLETE).touch()
-        remove_result(folder)  # it has no mark, or is damaged
-        os.replace(working, folder)  # noqa: PTH105 - Path.replace would hide that it is a folder
+        remove_result(folder)  # incomplete or damaged
+        os.replace(working, folder)  # noqa: PTH105 - os.replace makes clear that it is a folder
     except OSError as error:
         raise StorageError(f"{folder}: the build cannot be stored: {error}") from error
 
 
 def remove_result(folder: Path) -> None:
-    """Take `folder` away at once: nobody shall find half of it. Hold its lock meanwhile.
+    """Remove `folder` atomically, so that no reader finds half of it. The caller holds its lock.
 
     Raises
     ------
@@ -224,23 +224,23 @@ def remove_result(folder: Path) -> None:
 def build_lock(path: Path, *, timeout_s: Optional[float] = None) -> Iterator[None]:
     """Hold the lock file `path` for the duration of a ``with`` block.
 
-    The operating system drops the lock when its holder dies, however that happens: what is left on
-    disk after a crash is an empty file that locks nothing. Whoever holds the lock may remove the
-    file; those who wait for it then take turns with a new one.
+    The operating system releases the lock when its holder dies for any reason; a crash leaves an
+    empty, unlocked file. The holder may delete the file; waiting processes then compete for a new
+    one.
 
     Parameters
     ----------
     path : Path
-        The lock file; missing folders are made. It must not be on a file system without locks.
+        The lock file; missing parent folders are created. Its file system must support locks.
     timeout_s : float, optional
-        Seconds to wait; default: for ever.
+        Seconds to wait; default: no limit.
 
     Raises
     ------
     BuildError
-        If the lock cannot be had in time.
+        If the lock is not acquired in time.
     StorageError
-        If the file cannot be made.
+        If the file cannot be created.
     """
     lock = filelock.FileLock(path)
     try:
@@ -264,12 +264,12 @@ def build_lock(path: Path, *, timeout_s: Optional[float] = None) -> Iterator[Non
 
 
 def try_lock(path: Path) -> Optional[filelock.BaseFileLock]:
-    """Return a lock on the file `path` that the caller must release, or None if somebody has it.
+    """Return an acquired lock on `path`, which the caller must release; None if it is taken.
 
     Raises
     ------
     OSError
-        If the file cannot be opened or made.
+        If the file cannot be opened or created.
     """
     lock = filelock.FileLock(path, timeout=0)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,15 +281,15 @@ def try_lock(path: Path) -> Optional[filelock.BaseFileLock]:
 
 
 def scratch_folder(prefix: str) -> Path:
-    """Make a new, empty folder that goes away with this process at the latest.
+    """Create an empty folder that is removed at the latest when this process ends.
 
-    A process owns one folder below the cache, and holds a lock as long as it lives. Whoever needs a
-    folder first removes those whose lock nobody holds any more.
+    Each process owns one folder below the cache and holds its lock for its lifetime. The first call
+    in a process removes folders whose lock is free.
 
     Parameters
     ----------
     prefix : str
-        What its name begins with.
+        Prefix of the folder's name.
 
     Returns
     -------
@@ -318,13 +318,13 @@ def _claimed(base: Path) -> Path:
         return _claims[owner][0]
     base.mkdir(parents=True, exist_ok=True)
     for left in lock_of(base / "any").parent.glob("*.lock"):
-        with suppress(OSError):  # somebody else's
-            # The cache folder may be set to any folder. Who holds a lock lives, or is at it.
+        with suppress(OSError):  # owned by another user
+            # FIB_CACHE_PATH may point to any folder. A held lock means a live owner.
             lock = try_lock(left) if is_scratch_name(left.stem) else None
             if lock is not None:
                 _remove_scratch(base / left.stem, lock)
     lock = None
-    while lock is None:  # unless another process sweeps it away between being made and locked
+    while lock is None:  # another process may remove it before it is locked
         folder = base / f"{os.getpid()}-{uuid.uuid4().hex}"
         lock = try_lock(lock_of(folder))
     folder.mkdir()
@@ -334,7 +334,7 @@ def _claimed(base: Path) -> Path:
 
 
 def is_scratch_name(name: str) -> bool:
-    """Return whether a folder in ``scratch`` may belong to a process: ``<pid>-<32 hex digits>``."""
+    """Return whether a name in ``scratch`` has a process's form: ``<pid>-<32 hex digits>``."""
     return re.fullmatch(r"\d+-[0-9a-f]{32}", name) is not None
 
 

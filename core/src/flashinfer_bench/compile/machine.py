@@ -1,4 +1,4 @@
-"""The GPUs and the CPU of this machine, found without a CUDA context; and answers of probes."""
+"""Detect GPUs and the CPU without creating a CUDA context, and build probe results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import Availability
 
 _CPU_INFO = Path("/proc/cpuinfo")
-# Of Linux on x86, on Arm and on others; frequencies and the like are left out.
+# Fields of /proc/cpuinfo on x86, Arm and others that identify the CPU; frequencies are left out.
 _CPU_FIELDS = re.compile(
     r"vendor_id|cpu|cpu family|model|model name|stepping|cache size|flags|Features|isa|uarch"
     r"|CPU (implementer|architecture|variant|part|revision)"
@@ -35,20 +35,20 @@ _Result = TypeVar("_Result")
 def in_threads(
     work: Callable[[_Item], _Result], items: Iterable[_Item], jobs: int
 ) -> Iterator[tuple[_Item, _Result]]:
-    """Work on several items at a time, the first ones first, and yield each with its result.
+    """Process items concurrently, in order of submission, and yield each item with its result.
 
-    Whoever stops iterating, by Ctrl-C for example, begins no further item. What has begun goes on
-    in a thread that keeps nobody waiting, not even the end of the process, as those of
-    `concurrent.futures` do.
+    When the caller stops iterating, for example on Ctrl-C, no further item is started. Items in
+    progress finish in daemon threads, which, unlike those of `concurrent.futures`, do not delay the
+    end of the process.
 
     Parameters
     ----------
     work : callable
-        Is given an item; must not raise.
+        Called with an item; must not raise.
     items : iterable
-        What to work on.
+        The items to process.
     jobs : int
-        How many at a time.
+        Number of concurrent threads.
     """
     todo = deque(items)
     count = len(todo)
@@ -70,28 +70,28 @@ def in_threads(
 
 
 def gpu_architectures() -> tuple[str, ...]:
-    """Return the compute capabilities of the visible GPUs, without repetition, lowest first.
+    """Return the distinct compute capabilities of the visible GPUs, lowest first.
 
     Returns
     -------
     tuple of str
-        Such as ``("8.0", "9.0")``; empty if there is no GPU. Where ``CUDA_VISIBLE_DEVICES`` leaves
-        open which of several different GPUs it means, those of all.
+        Such as ``("8.0", "9.0")``; empty if there is no GPU. If ``CUDA_VISIBLE_DEVICES`` does not
+        determine which of several different GPUs are visible, those of all GPUs.
     """
     gpus, visible = nvidia_gpus(), env.cuda_visible_devices()
     found = {gpu.capability for gpu in gpus if visible is None}
     for entry in visible or ():
         if entry.isdecimal():
             chosen = gpus[int(entry) :][:1]
-            # CUDA numbers devices by speed unless told otherwise, and NVML by place on the bus.
+            # By default CUDA orders devices by speed, and NVML by PCI bus position.
             if chosen and env.cuda_device_order() != "PCI_BUS_ID":
                 chosen = gpus
         elif entry.startswith("MIG-"):
-            chosen = gpus  # a part of one of them
+            chosen = gpus  # a MIG slice of one of the GPUs
         else:
             chosen = tuple(gpu for gpu in gpus if gpu.uuid.startswith(entry))
         if not chosen:
-            break  # as CUDA does: what comes after an entry that names nothing does not count
+            break  # like CUDA, ignore everything after an invalid entry
         found |= {gpu.capability for gpu in chosen}
     return tuple(f"{major}.{minor}" for major, minor in sorted(found))
 
@@ -101,7 +101,7 @@ def cpu_description() -> str:
     try:
         text = _CPU_INFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        # Nothing to tell CPUs apart by: then no two machines have the same one.
+        # Nothing identifies the CPU: treat it as different from that of any other machine.
         return f"{platform.processor()} of {platform.node()}"
     first = text.partition("\n\n")[0]
     fields = [line.partition(":") for line in first.splitlines()]
@@ -110,12 +110,12 @@ def cpu_description() -> str:
 
 
 def require_torch() -> None:
-    """Check that torch is installed, without importing it; a check for `availability`.
+    """Check that torch is installed, without importing it; for use with `availability`.
 
     Raises
     ------
     CapabilityError
-        If it is not.
+        If torch is not installed.
     """
     if find_spec("torch") is None:
         raise CapabilityError(
@@ -125,18 +125,18 @@ def require_torch() -> None:
 
 
 def availability(*checks: Callable[[], Any]) -> Availability:
-    """Return whether all of `checks` find what they look for.
+    """Return whether all `checks` succeed.
 
     Parameters
     ----------
     *checks : callable
-        `find_cxx`, `cuda_architectures`, or functions of your own. They return what they found, to
-        be shown to the user (None: nothing to show), and raise `CapabilityError` otherwise.
+        `find_cxx`, `cuda_architectures`, or your own functions. They return a description of what
+        they found, for display (None: nothing to display), or raise `CapabilityError`.
 
     Returns
     -------
     Availability
-        What was found, or the first thing that is missing.
+        What was found, or the first missing requirement.
     """
     from flashinfer_bench.plugins import Availability
 
@@ -146,8 +146,8 @@ def availability(*checks: Callable[[], Any]) -> Availability:
             thing = check()
         except CapabilityError as error:
             return Availability(ok=False, reason=error.message, remedy=error.hint or "")
-        except ValueError as error:  # a variable has a value that is not allowed
+        except ValueError as error:  # an environment variable has an invalid value
             return Availability(ok=False, reason=str(error))
-        # Named tuples say themselves what they are.
+        # Named tuples format themselves.
         found.append(" ".join(map(str, thing)) if type(thing) in (tuple, list) else thing)
     return Availability(ok=True, reason=", ".join(str(thing) for thing in found if thing))

@@ -1,16 +1,16 @@
-"""From the sources of a solution in Python, or in a language inside Python, to a function.
+"""Import Python sources of a solution, or of a language embedded in Python, as a function.
 
-Two solutions may both have a ``helper.py`` and say ``import helper``. Neither ``sys.path`` nor a
-top-level entry in ``sys.modules`` could serve both, so neither is used:
+Two solutions may both contain a ``helper.py`` and ``import helper``. Neither ``sys.path`` nor
+top-level entries in ``sys.modules`` can serve both, so this module uses neither:
 
-* All modules of a folder live in ``sys.modules`` below one package with a name of its own. Each
-  package has a finder in ``sys.meta_path``.
-* The modules see a version of ``__import__`` that turns ``import helper`` into the import of
-  ``<package>.helper`` if the folder has such a module. This also holds for imports within
-  functions, whenever they run.
+* All modules of a folder live in ``sys.modules`` below one uniquely named package. Each package has
+  a finder in ``sys.meta_path``.
+* The modules get a version of ``__import__`` that resolves ``import helper`` to
+  ``<package>.helper`` if the folder has such a module. This also covers imports inside functions,
+  whenever they run.
 
-Names of the standard library always mean the standard library. Any other name is looked for in the
-folder of the importing file, then in the folders above it up to the root, then as usual.
+Names of the standard library always refer to the standard library. Any other name is searched in
+the folder of the importing file, then in its parent folders up to the root, then as usual.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class LoadedPython(NamedTuple):
     Attributes
     ----------
     function : callable
-        What the entry point names.
+        The function that the entry point names.
     destination_passing_style : bool
         Whether it takes its outputs as arguments.
     package : str
-        Name of the package that its modules are in.
+        Name of the package that contains its modules.
     cleaner : callable
-        Forgets the modules and removes the files; idempotent.
+        Unloads the modules and removes the files; idempotent.
     root : Path
-        Folder of its sources.
+        Folder of the sources.
     """
 
     function: Callable[..., Any]
@@ -82,18 +82,18 @@ class LoadedPython(NamedTuple):
         explain: Optional[Callable[[Exception], Optional[BuildError]]] = None,
         **misc: Any,
     ) -> Runnable:
-        """Return it as what a builder returns.
+        """Return the loaded solution as a `Runnable`.
 
         Parameters
         ----------
         build_type : str
             For `RunnableMetadata`.
         definition, solution
-            What was built.
+            The definition and the solution that was built.
         explain : callable, optional
             See `Runnable`.
         **misc
-            For `RunnableMetadata.misc`, besides package and entry point.
+            Added to `RunnableMetadata.misc`, besides package and entry point.
         """
         metadata = RunnableMetadata(
             build_type=build_type,
@@ -109,29 +109,29 @@ class LoadedPython(NamedTuple):
 def load_python(definition: Definition, solution: Solution, *, prefix: str) -> LoadedPython:
     """Import a solution's entry point.
 
-    The sources are written to a folder of this process and imported as a package of their own, so
-    that modules of the same name in two solutions do not meet. Files that are not Python lie beside
-    them.
+    The sources are written to a folder of this process and imported as a separate package, so that
+    modules of the same name in different solutions do not collide. Files that are not Python are
+    placed next to them.
 
     Parameters
     ----------
     definition : Definition
-        What the function is checked against.
+        The function is checked against it.
     solution : Solution
         Its entry file must be a ``.py`` file.
     prefix : str
-        Begins the name of the package.
+        Prefix of the package name.
 
     Returns
     -------
     LoadedPython
-        The function, and how to get rid of it.
+        The function, and a cleaner that unloads it.
 
     Raises
     ------
     BuildError
-        If the import fails, or the entry point is missing or cannot be called as the definition
-        asks.
+        If the import fails, or the entry point is missing or cannot be called with the definition's
+        arguments.
     StorageError
         If the sources cannot be written.
     """
@@ -158,9 +158,9 @@ def load_python(definition: Definition, solution: Solution, *, prefix: str) -> L
             module = package.import_file(path)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - candidate code may raise SystemExit, too
+        except BaseException as error:  # noqa: BLE001 - candidate code may raise SystemExit
             headline, log = describe_exception(error, root)
-        if module is None:  # here the traceback of the candidate's frames is no longer attached
+        if module is None:  # raised here to drop the traceback of the candidate's frames
             raise BuildError(f"solution {name!r}: importing {path} failed: {headline}", log=log)
         function = find_entry(module, solution)
         style = choose_style(function, definition, solution)
@@ -178,12 +178,12 @@ def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:
     module : ModuleType
         The imported entry file.
     solution : Solution
-        Names the symbol.
+        Its entry point names the symbol.
 
     Raises
     ------
     BuildError
-        If the module has no such symbol, or it cannot be called.
+        If the module has no such symbol, or the symbol is not callable.
     """
     symbol = solution.get_entry_symbol()
     place = f"solution {solution.name!r}: {solution.get_entry_path()}"
@@ -199,12 +199,12 @@ def find_entry(module: ModuleType, solution: Solution) -> Callable[..., Any]:
 
 
 class SourcePackage(MetaPathFinder):
-    """A folder that can be imported from. Make one with `open_package`.
+    """A folder whose modules can be imported. Create one with `open_package`.
 
     Attributes
     ----------
     name : str
-        Name of the package; no other package of this process has it.
+        Name of the package, unique in this process.
     root : Path
         The folder.
     """
@@ -212,7 +212,7 @@ class SourcePackage(MetaPathFinder):
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
         self.root = root
-        # Where modules are; those that are not listed are below their parent.
+        # Locations of modules; modules that are not listed are below their parent.
         self._places: dict[str, Path] = {name: root}
         self._builtins: Optional[dict[str, Any]] = None
 
@@ -227,12 +227,12 @@ class SourcePackage(MetaPathFinder):
         Returns
         -------
         ModuleType
-            Its module.
+            The imported module.
 
         Raises
         ------
         BaseException
-            Whatever the file raises, SystemExit included.
+            Whatever the file raises, including SystemExit.
         """
         if self._builtins is None:
             self._builtins = self._with_own_import()
@@ -241,15 +241,15 @@ class SourcePackage(MetaPathFinder):
             parts.pop()
         full = self.name
         for part in parts:
-            # A dot within a name ("kernel.v2.py") would read as a level of packages.
+            # A dot within a name ("kernel.v2.py") would be read as a package level.
             parent, full = full, f"{full}.{part.replace('.', '_')}"
             self._places[full] = self._place(parent) / part
         return importlib.import_module(full)
 
     def close(self) -> None:
-        """Forget all modules of the package; idempotent.
+        """Unload all modules of the package; idempotent.
 
-        What still refers to them keeps working, except for imports of further modules.
+        Objects that are still referenced keep working, but cannot import further modules.
         """
         with _opening:
             if self in sys.meta_path:
@@ -267,7 +267,7 @@ class SourcePackage(MetaPathFinder):
         path: Optional[Sequence[str]] = None,
         target: Optional[ModuleType] = None,
     ) -> Optional[ModuleSpec]:
-        """Return how to import `fullname` if it is a module of this package, else None."""
+        """Return the import spec of `fullname` if it is a module of this package, else None."""
         if fullname.partition(".")[0] != self.name:
             return None
         place = self._place(fullname)
@@ -287,7 +287,7 @@ class SourcePackage(MetaPathFinder):
         return spec
 
     def _place(self, fullname: str) -> Path:
-        # Without a suffix, whether or not it is there.
+        # Without suffix; it may not exist.
         if fullname in self._places:
             return self._places[fullname]
         parent, _, last = fullname.rpartition(".")
@@ -299,7 +299,7 @@ class SourcePackage(MetaPathFinder):
             names.update(folders)
             names.update(file.partition(".")[0] for file in files if file.endswith(".py"))
         if len(names) < 2:
-            return None  # a single file has nothing to import from beside it
+            return None  # a single file has no sibling modules
         names -= {"__init__", *sys.stdlib_module_names}
 
         def import_module(
@@ -314,17 +314,17 @@ class SourcePackage(MetaPathFinder):
             if base is None:
                 return builtins.__import__(name, globals, locals, fromlist or (), level)
             module = builtins.__import__(f"{base}.{name}", globals, locals, fromlist or (), 0)
-            # "import a.b" binds a, which for the usual import would be our package.
+            # "import a.b" binds a; the built-in __import__ would return our package.
             return module if fromlist else sys.modules[f"{base}.{top}"]
 
         return {**vars(builtins), "__import__": import_module}
 
     def _nearest(self, top: str, importer: Mapping[str, Any]) -> Optional[str]:
-        # The nearest package, from the importing module upwards, that holds `top`.
+        # The nearest package that contains `top`, from the importing module upwards.
         base = str(importer.get("__package__") or self.name)
         while base.partition(".")[0] == self.name:
             full = f"{base}.{top}"
-            # A file that is called like an installed library may still import that library.
+            # A file named like an installed library may still import that library.
             known = full in sys.modules or self.find_spec(full) is not None
             if known and full != importer.get("__name__"):
                 return base
@@ -338,10 +338,9 @@ def open_package(name: str, root: Path) -> SourcePackage:
     Parameters
     ----------
     name : str
-        Wanted name of the package, an identifier. If this process has one of that name already, a
-        number is put behind it.
+        Desired package name, an identifier. If it is taken in this process, a number is appended.
     root : Path
-        A folder; its files are read when they are imported.
+        A folder; files are read when they are imported.
 
     Returns
     -------
@@ -353,13 +352,13 @@ def open_package(name: str, root: Path) -> SourcePackage:
         numbered = (f"{name}_{number}" for number in count(2))
         free = (each for each in chain([name], numbered) if each not in taken | sys.modules.keys())
         package = SourcePackage(next(free), root.resolve())
-        # In front, for the usual finders would also find submodules, with another loader.
+        # First, because the standard finders would load submodules with their own loader.
         sys.meta_path.insert(0, package)
         return package
 
 
 class _Loader(SourceFileLoader):
-    """Loads a source file without caching bytecode, with our own ``__import__`` in reach."""
+    """Loads a source file without caching bytecode, and injects our ``__import__``."""
 
     def __init__(self, fullname: str, path: str, namespace: Optional[dict[str, Any]]) -> None:
         super().__init__(fullname, path)
@@ -371,13 +370,13 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile text, which was written as UTF-8 whatever encoding it may declare."""
+        """Compile the text as UTF-8, ignoring any encoding declaration."""
         text = self.get_data(self.path).decode("utf-8-sig")
         return compile(text, self.path, "exec", dont_inherit=True)
 
 
 class Arity(NamedTuple):
-    """How many positional arguments a function takes.
+    """The number of positional arguments that a function accepts.
 
     Attributes
     ----------
@@ -391,7 +390,7 @@ class Arity(NamedTuple):
     most: Optional[int]
 
     def accepts(self, count: int) -> bool:
-        """Return whether a call with `count` positional arguments can bind."""
+        """Return whether a call with `count` positional arguments is valid."""
         return self.least <= count and (self.most is None or count <= self.most)
 
     def __str__(self) -> str:
@@ -401,18 +400,19 @@ class Arity(NamedTuple):
 
 
 def read_arity(function: _Function) -> Optional[Arity]:
-    """Return how many positional arguments `function` takes, or None where it cannot be told.
+    """Return how many positional arguments `function` takes, or None if unknown.
 
-    In place of a function that is not one of Python's, its signature may be given.
+    For a function without a Python signature, an `inspect.Signature` may be passed instead.
 
     Raises
     ------
     BuildError
-        If it has a keyword-only parameter without a default: it cannot be called by position.
+        If it has a keyword-only parameter without a default, so that it cannot be called by
+        position.
     """
     try:
         known = function if isinstance(function, inspect.Signature) else inspect.signature(function)
-    except (ValueError, TypeError):  # compiled functions and some callable objects do not tell
+    except (ValueError, TypeError):  # compiled functions and some callables have no signature
         return None
     empty, parameters = inspect.Parameter.empty, known.parameters.values()
     for parameter in parameters:
@@ -431,18 +431,17 @@ def read_arity(function: _Function) -> Optional[Arity]:
 def choose_style(function: _Function, definition: Definition, solution: Solution) -> bool:
     """Decide whether a function takes its outputs as arguments, and check that it can.
 
-    A solution that states `destination_passing_style` is held to it. For one that does not, the
-    signature decides: a function that can be called with the inputs alone returns its outputs,
-    one that needs inputs and outputs is destination-passing. Where both numbers fit, as with
-    ``*args``, it returns them, unless it is annotated to return None.
+    If the solution states `destination_passing_style`, the function must match it. Otherwise the
+    signature decides: a function that can be called with the inputs alone returns its outputs; one
+    that needs inputs and outputs is destination-passing. If both are possible, as with ``*args``,
+    it is value-returning, unless it is annotated to return None.
 
     Parameters
     ----------
     function : callable
-        What the solution's entry point names; or an `inspect.Signature`, where a compiled function
-        has told its own.
+        The entry point; or, for a compiled function, the `inspect.Signature` that it reports.
     definition : Definition
-        Says how many inputs and outputs there are.
+        Determines the number of inputs and outputs.
     solution : Solution
         May state the calling convention.
 
@@ -454,7 +453,7 @@ def choose_style(function: _Function, definition: Definition, solution: Solution
     Raises
     ------
     BuildError
-        If the function cannot be called that way, or returns a tuple of another length.
+        If the function cannot be called that way, or returns a tuple of the wrong length.
     """
     inputs, outputs = len(definition.inputs), len(definition.outputs)
     both, style = inputs + outputs, builder.declared_style(solution.spec)
@@ -464,7 +463,7 @@ def choose_style(function: _Function, definition: Definition, solution: Solution
     except BuildError as error:
         arity, problem = None, error.message
     if style is None:
-        # Where nothing is known, the default of the format.
+        # Nothing decides: use the default of the format.
         style = arity is None or arity.accepts(both)
         if style and arity is not None and arity.accepts(inputs):
             style = outputs > 0 and _returned_type(function) is type(None)
@@ -495,7 +494,7 @@ def choose_style(function: _Function, definition: Definition, solution: Solution
 
 
 def annotated_length(function: _Function) -> Optional[int]:
-    """Return the length of the tuple that `function` says it returns, or None if it is open."""
+    """Return the length of the tuple in the return annotation of `function`; None if not fixed."""
     returned = _returned_type(function)
     if typing.get_origin(returned) is not tuple:
         return None
@@ -506,11 +505,11 @@ def annotated_length(function: _Function) -> Optional[int]:
 
 
 def _returned_type(function: _Function) -> Any:
-    """Return the annotation of what is returned, or None if there is none that can be read."""
+    """Return the return annotation, or None if it is missing or unreadable."""
     if isinstance(function, inspect.Signature):
         return function.return_annotation
     try:
         hints = typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001 - annotations are the candidate's code, and may be anything
+    except Exception:  # noqa: BLE001 - annotations are candidate code
         return None
     return hints.get("return")

@@ -1,4 +1,4 @@
-"""The way from a solution to a runnable: choose a builder, build once, remember."""
+"""Choose a builder for a solution, build it once, and cache the runnable."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import BuilderSpec, Catalog, Registered
 
 _Made = TypeVar("_Made")
-_Choice = tuple[str, Builder]  # how users know a builder, and the builder
+_Choice = tuple[str, Builder]  # name shown to users, and the builder
 
-# A builder is a plugin: it may raise anything, and a library that it uses may call sys.exit.
+# Builders are plugins: they may raise anything, and libraries they use may call sys.exit.
 _ANYTHING = (Exception, SystemExit)
 _BUILDER = "flashinfer_bench.compile.Builder"
 
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 class Compilation(NamedTuple):
-    """Answer to `BuilderRegistry.compile`.
+    """The result of `BuilderRegistry.compile`.
 
     Attributes
     ----------
     builder : str
-        The builder: the name of its record, or of its class where there is no record.
+        Name of the builder: of its plugin record, or of its class if it has none.
     fresh : bool
-        Whether this call compiled something; if not, everything was there, or there is nothing to
+        Whether this call compiled something. False if everything was cached or there is nothing to
         compile.
     """
 
@@ -48,7 +48,7 @@ class Compilation(NamedTuple):
 
 
 class _Build:
-    """One build: not done yet, done, or failed for good."""
+    """One build: pending, done, or permanently failed."""
 
     def __init__(self, builder: Builder, digest: str) -> None:
         self.builder = builder
@@ -58,9 +58,9 @@ class _Build:
         self._failure: Optional[errors.BuildError] = None
 
     def outcome(self) -> Optional[Runnable]:
-        """Return what was built, None if nothing was, or raise the failure anew."""
+        """Return the runnable, None if not built yet, or raise the stored failure again."""
         if self._failure is not None:
-            # A new exception each time: raising one object again would let its traceback grow.
+            # A new exception each time: re-raising the same object would grow its traceback.
             raise errors.BuildError(
                 self._failure.message, hint=self._failure.hint, log=self._failure.log
             )
@@ -69,7 +69,7 @@ class _Build:
         return self._runnable
 
     def attempt(self, definition: Definition, solution: Solution, *, load: bool) -> Any:
-        """Do the builder's work; if it fails by the solution's fault, it has failed for good."""
+        """Run the builder; a failure caused by the solution is stored as permanent."""
         builder, name = self.builder, _name_of(self.builder)
         lock: AbstractContextManager[None] = nullcontext()
         if builder.shares_builds:
@@ -100,12 +100,12 @@ class _Build:
 
 
 class BuilderRegistry(OldAttributes):
-    """Builds solutions with the first builder that can, and keeps what it built.
+    """Builds solutions with the first builder that accepts them, and caches the results.
 
-    Builds are kept by content: the solution without its name, the definition's interface, the
-    calling convention and the builder. A failed build is kept as well. Of several threads that want
-    the same build one works and the others wait; so do processes, by a lock file, where the builder
-    leaves something on disk that they share.
+    The cache key is the content of a build: the solution without its name, the definition's
+    interface, the calling convention and the builder. Failed builds are cached, too. If several
+    threads request the same build, one works and the others wait. The same holds for processes, by
+    a lock file, if the builder leaves shared files on disk.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class BuilderRegistry(OldAttributes):
     Raises
     ------
     ValueError
-        If there are no builders.
+        If `builders` is empty.
     """
 
     def __init__(
@@ -135,34 +135,34 @@ class BuilderRegistry(OldAttributes):
     def from_catalog(
         cls, catalog: Optional[Catalog] = None, *, device: Optional[str] = None
     ) -> BuilderRegistry:
-        """Make a registry of the builders that plugins provide.
+        """Create a registry of the builders that plugins provide.
 
-        A builder is imported when the first solution needs it.
+        Each builder is imported when a solution first needs it.
 
         Parameters
         ----------
         catalog : Catalog, optional
-            Default: that of the installed plugins.
+            Default: the catalog of the installed plugins.
         device : str, optional
-            Take only builders whose solutions work on it: ``cpu``, ``cuda``, ``cuda:1``, …
+            Use only builders whose solutions run on this device: ``cpu``, ``cuda``, ``cuda:1``, …
         """
         return cls((), select=_CatalogBuilders(catalog, device))
 
     @classmethod
     def get_instance(cls) -> BuilderRegistry:
-        """Return the registry that the whole process shares."""
+        """Return the registry shared by the whole process."""
         return default_registry()
 
     @old_parameters
     def build(self, definition: Definition, solution: Solution) -> Runnable:
-        """Build a solution, or return what was built before.
+        """Build a solution, or return the cached result.
 
         Parameters
         ----------
         definition : Definition
             The interface that the result must have.
         solution : Solution
-            What to build.
+            The solution to build.
 
         Returns
         -------
@@ -172,11 +172,12 @@ class BuilderRegistry(OldAttributes):
         Raises
         ------
         BuildCapabilityError
-            If this machine lacks a builder or a tool for it; the next call looks again.
+            If no available builder or tool on this machine can build it; the next call checks
+            again.
         BuildError
             If the build fails or failed before.
         StorageError
-            If the build could not be stored; the next call tries again.
+            If the build could not be stored; the next call retries.
         """
         _, build = self._entry(definition, solution)
         with build.lock:
@@ -186,17 +187,17 @@ class BuilderRegistry(OldAttributes):
             return known
 
     def compile(self, definition: Definition, solution: Solution) -> Compilation:
-        """Do the part of a build that other processes can use; neither load nor call the solution.
+        """Do the part of a build that other processes can reuse, without loading or calling it.
 
-        A later `build`, here or in another process that shares the cache, then has less to do.
-        Compilers run with the flags of the solution, which can have them start other programs.
+        A later `build` in any process that shares the cache then has less to do. Compilers run with
+        the flags of the solution, which can make them start other programs.
 
         Parameters
         ----------
         definition : Definition
             The interface that the result must have.
         solution : Solution
-            What to compile.
+            The solution to compile.
 
         Returns
         -------
@@ -205,7 +206,7 @@ class BuilderRegistry(OldAttributes):
         Raises
         ------
         BuildCapabilityError, BuildError, StorageError
-            As of `build`.
+            As for `build`.
         """
         label, build = self._entry(definition, solution)
         with build.lock:
@@ -216,12 +217,12 @@ class BuilderRegistry(OldAttributes):
         return Compilation(label, fresh=bool(getattr(made, "fresh", does_something)))
 
     def builder_of(self, solution: Solution) -> str:
-        """Return the name of the builder that takes a solution.
+        """Return the name of the builder that accepts a solution.
 
         Raises
         ------
         BuildError
-            If none does.
+            If no builder accepts it.
         """
         return self._choose(solution)[0]
 
@@ -232,14 +233,14 @@ class BuilderRegistry(OldAttributes):
         Raises
         ------
         BuildError
-            If it cannot be built.
+            If the build fails.
         """
         return self.build(definition, reference_solution(definition))
 
     def cleanup(self) -> None:
-        """Clean up everything that was built, and forget it, failures included.
+        """Release and forget all builds, including failures.
 
-        An error in one cleaner is logged and does not keep the others from running.
+        An error in one cleaner is logged; the remaining cleaners still run.
         """
         with self._lock:
             builds = list(self._builds.values())
@@ -276,14 +277,14 @@ class BuilderRegistry(OldAttributes):
 
 
 def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Made:
-    """Do `work`; whatever it raises becomes an error that callers of a registry know."""
+    """Run `work` and convert any exception to an error type that the registry documents."""
     prefix = f"solution {solution.name!r}: "
     try:
         return work()
     except (errors.BuildError, errors.StorageError):
         raise
     except errors.CapabilityError as error:
-        message = prefix + error.message.removeprefix(prefix)  # builders may name it themselves
+        message = prefix + error.message.removeprefix(prefix)  # may be there already
         raise errors.BuildCapabilityError(message, hint=error.hint) from error
     except errors.UnsafePathError as error:
         raise errors.BuildError(prefix + error.message) from error
@@ -299,7 +300,7 @@ def _name_of(builder: Builder) -> str:
 
 
 class _CatalogBuilders:
-    """Chooses among the builders of a catalog, and makes each when it is first needed."""
+    """Chooses among the builders of a catalog, and creates each on first use."""
 
     def __init__(self, catalog: Optional[Catalog], device: Optional[str]) -> None:
         self._given = catalog
@@ -309,7 +310,7 @@ class _CatalogBuilders:
         self._lock = threading.Lock()
 
     def __call__(self, solution: Solution) -> _Choice:
-        """Return the first builder that can be used here and takes `solution`."""
+        """Return the first available builder that accepts `solution`."""
         from flashinfer_bench.plugins import default_catalog
 
         language = (solution.spec.language, solution.spec.binding)
@@ -319,7 +320,7 @@ class _CatalogBuilders:
                 builder = self._make(entry) if entry.availability() else None
                 if builder is not None and builder.can_build(solution):
                     return entry.name, builder
-            # Raises if none can be used.
+            # Raises if no builder is available.
             catalog.select_builder(*language, solution=solution.name, device=self._device)
         except (errors.CapabilityError, errors.PluginError) as error:
             raise errors.BuildCapabilityError(error.message, hint=error.hint) from error
@@ -343,7 +344,7 @@ class _CatalogBuilders:
         raise errors.BuildCapabilityError(message, hint=hint)
 
     def _make(self, entry: Registered[BuilderSpec]) -> Optional[Builder]:
-        """Return the builder, or None if its plugin is broken: that must not keep the next away."""
+        """Return the builder, or None if its plugin is broken: the next one is tried then."""
         with self._lock:
             if entry.name in self._made:
                 return self._made[entry.name]
@@ -369,7 +370,7 @@ def reference_solution(definition: Definition) -> Solution:
     Parameters
     ----------
     definition : Definition
-        Its ``reference`` has a function ``run`` that returns the outputs.
+        Its ``reference`` must define a function ``run`` that returns the outputs.
 
     Returns
     -------
@@ -395,7 +396,7 @@ _default_lock = threading.Lock()
 
 
 def default_registry() -> BuilderRegistry:
-    """Return the registry that the whole process shares, with the builders of all plugins."""
+    """Return the registry shared by the whole process, with the builders of all plugins."""
     global _default
     with _default_lock:
         if _default is None:
@@ -404,7 +405,7 @@ def default_registry() -> BuilderRegistry:
 
 
 def reset_default_registry() -> None:
-    """Clean up the shared registry; the next use makes a new one, from the plugins of that time."""
+    """Clean up the shared registry; the next use creates a new one from the current plugins."""
     global _default
     with _default_lock:
         registry, _default = _default, None

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RunnableMetadata(BaseModel):
-    """How a `Runnable` came about.
+    """How a `Runnable` was built.
 
     Parameters
     ----------
@@ -31,15 +31,15 @@ class RunnableMetadata(BaseModel):
     definition_name : str
         The definition whose interface it has.
     solution_name : str
-        The solution that it was built from. Solutions that differ in nothing but their name share
-        one Runnable, which has the name of the first.
+        The solution that it was built from. Solutions that differ only in name share one Runnable,
+        which has the name of the first.
     destination_passing_style : bool
         Whether it takes its outputs as arguments.
     definition : Definition, optional
-        The definition itself; needed for calls by name, and for turning one convention into the
-        other.
+        The definition itself; required for calls by name and for converting between calling
+        conventions.
     misc : dict
-        Whatever the builder adds.
+        Additional data from the builder.
     """
 
     build_type: str
@@ -53,24 +53,23 @@ class RunnableMetadata(BaseModel):
 class Runnable(OldAttributes):
     """A solution as a function.
 
-    ``runnable(*args)`` calls the built function as it is: with the inputs, or with inputs and
-    outputs if it is destination-passing. ``runnable(x=…, y=…)`` takes arguments by the names that
-    the definition gives them. Both return a single output as itself, several as a tuple, none as
-    None.
+    ``runnable(*args)`` calls the built function directly: with the inputs, or with inputs and
+    outputs if it is destination-passing. ``runnable(x=…, y=…)`` takes arguments by their names in
+    the definition. Both return a single output unwrapped, several as a tuple, and None if there are
+    none.
 
     Parameters
     ----------
     callable : callable
         The built function.
     metadata : RunnableMetadata
-        How it came about.
+        How it was built.
     cleaner : callable, optional
-        Releases what the build holds; called once at most.
+        Releases the resources of the build; called at most once.
     explain : callable, optional
-        ``explain(error)`` is asked whenever a call ends in an `Exception`, and returns a
-        `BuildError` or None. A BuildError is raised in place of the error, which becomes its cause.
-        It is for languages that compile when a function is first called; a call that succeeds costs
-        nothing more.
+        ``explain(error)`` is called when a call raises an `Exception`, and returns a `BuildError`
+        or None. A BuildError is raised in place of the error, which becomes its cause. This is for
+        languages that compile on first call; successful calls have no overhead.
 
     Attributes
     ----------
@@ -94,7 +93,7 @@ class Runnable(OldAttributes):
         self._definition = definition = metadata.definition
         self._inputs = tuple(definition.inputs) if definition is not None else ()
         self._total = len(self._inputs) + (len(definition.outputs) if definition is not None else 0)
-        # A class whose instances need no unpacking: spares nearly every call the look into it.
+        # True for exact types that need no unpacking: avoids an isinstance check in most calls.
         self._plain: type = type(None)
         self._cleaner = cleaner
         self._explain = explain
@@ -103,14 +102,14 @@ class Runnable(OldAttributes):
         self.closed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call with positional arguments as the built function takes them, or by name.
+        """Call with the positional arguments of the built function, or by name.
 
         Parameters
         ----------
         *args
             Inputs in declaration order; for a destination-passing function, outputs after them.
         **kwargs
-            Arguments by name, see `call_kwargs`.
+            Arguments by name; see `call_kwargs`.
 
         Returns
         -------
@@ -120,7 +119,7 @@ class Runnable(OldAttributes):
         Raises
         ------
         BuildError
-            If the function compiles when it is called, and could not be compiled.
+            If the function compiles on call and the compilation fails.
         """
         if kwargs:
             return self._call_named(args, kwargs)
@@ -138,20 +137,20 @@ class Runnable(OldAttributes):
         return f"<Runnable {self.metadata.solution_name!r}: {self.metadata.build_type}{state}>"
 
     def call_kwargs(self, **kwargs: Any) -> Any:
-        """Call with arguments by the names that the definition gives to inputs and outputs.
+        """Call with arguments by their names in the definition.
 
-        Without a definition in the metadata the names go to the built function as they are.
+        If the metadata have no definition, the names are passed to the built function unchanged.
 
         Parameters
         ----------
         **kwargs
-            All inputs; or all inputs and outputs.
+            All inputs, or all inputs and outputs.
 
         Returns
         -------
         Any
-            With inputs alone, the outputs: one as itself, several as a tuple. With outputs among
-            the arguments, None; they have been written to.
+            With inputs only, the outputs: a single one unwrapped, several as a tuple. With outputs
+            among the arguments, None; the results have been written to them.
 
         Raises
         ------
@@ -161,9 +160,9 @@ class Runnable(OldAttributes):
         return self._call_named((), kwargs)
 
     def call_destination_passing(self, *args: Any) -> None:
-        """Call with inputs and outputs; what the solution computes is in the outputs afterwards.
+        """Call with inputs and outputs, and write the results to the outputs.
 
-        A function that returns its outputs is called with the inputs, and they are copied.
+        A value-returning function is called with the inputs, and its results are copied.
 
         Parameters
         ----------
@@ -173,9 +172,8 @@ class Runnable(OldAttributes):
         Raises
         ------
         ValueError
-            If the number of arguments is wrong; or if what a value-returning function returned
-            differs in number, shape or dtype from the outputs passed in, or the metadata have no
-            definition.
+            If the number of arguments is wrong, the metadata have no definition, or the results of
+            a value-returning function differ in number, shape or dtype from the outputs passed in.
         """
         self._check_count(args, self._total)
         if self.metadata.destination_passing_style:
@@ -187,10 +185,10 @@ class Runnable(OldAttributes):
         copy_outputs(results, args[inputs:], list(definition.outputs))
 
     def call_value_returning(self, *args: Any) -> Any:
-        """Call with inputs only and get the outputs.
+        """Call with inputs only and return the outputs.
 
         A destination-passing function gets newly allocated, uninitialised outputs on the device of
-        the first input tensor; their sizes come from the shapes of the inputs.
+        the first input tensor; their sizes are derived from the shapes of the inputs.
 
         Parameters
         ----------
@@ -200,14 +198,14 @@ class Runnable(OldAttributes):
         Returns
         -------
         Any
-            One output as itself, several as a tuple, none as None. A scalar output of a
-            destination-passing function is a tensor without dimensions.
+            A single output unwrapped, several as a tuple, or None. A scalar output of a
+            destination-passing function is a zero-dimensional tensor.
 
         Raises
         ------
         ValueError
             If the number of arguments is wrong, the metadata have no definition, or the size of an
-            output does not follow from the inputs.
+            output cannot be derived from the inputs.
         """
         self._check_count(args, len(self._inputs))
         if not self.metadata.destination_passing_style:
@@ -219,7 +217,7 @@ class Runnable(OldAttributes):
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
     def cleanup(self) -> None:
-        """Release what the build holds; idempotent. The runnable cannot be called afterwards."""
+        """Release the resources of the build; idempotent. Later calls raise an error."""
         with self._lock:
             cleaner, self._cleaner = self._cleaner, None
             self._callable = self._refuse
@@ -244,7 +242,7 @@ class Runnable(OldAttributes):
             raise
 
     def _raise_explained(self, error: Exception) -> None:
-        """Raise what `explain` makes of `error`; return if there is nothing to say about it."""
+        """Raise the `BuildError` that `explain` returns for `error`; return if there is none."""
         explain = self._explain
         try:
             explained = explain(error) if explain is not None else None
@@ -256,7 +254,7 @@ class Runnable(OldAttributes):
         try:
             raise explained from error
         finally:
-            # Its traceback holds this frame: without this, the two would keep the arguments alive.
+            # Its traceback references this frame: a reference cycle would keep the arguments alive.
             del explained, error
 
     def _unpack(self, result: Any) -> Any:
@@ -298,30 +296,30 @@ class Runnable(OldAttributes):
 
 
 def list_outputs(result: Any, definition: Optional[Definition]) -> list[Any]:
-    """Return what a solution returned as a list, one entry for each output.
+    """Return the outputs of a solution as a list with one entry per output.
 
     Parameters
     ----------
     result : Any
         A single output, a tuple or list of them, a mapping from output name to output, or None.
     definition : Definition, optional
-        Gives the order of a mapping's entries.
+        Determines the order of a mapping's entries.
 
     Returns
     -------
     list
-        In declaration order where names are given, else in the order given. The number of a
-        tuple's or list's entries is not checked. Of a subclass, what it really holds: a method of
-        its own could compute the outputs only now, after the call has been timed.
+        In declaration order if names are given, else in the given order. The length of a tuple or
+        list is not checked. Subclasses are read through the base class: an overridden method could
+        compute the outputs only now, after the call has been timed.
 
     Raises
     ------
     ValueError
-        If a mapping lacks an output, or has one that is not declared.
+        If a mapping lacks an output, or has an undeclared one.
     """
     if result is None:
         return []
-    kind = type(result)  # what isinstance goes by as well, an object may give itself
+    kind = type(result)  # isinstance also consults __class__, which an object can fake
     if issubclass(kind, dict):
         return _in_order(result, definition)
     if issubclass(kind, tuple):
@@ -345,16 +343,16 @@ def _in_order(result: dict[str, Any], definition: Optional[Definition]) -> list[
 def copy_outputs(
     results: Sequence[Any], destinations: Sequence[torch.Tensor], names: Sequence[str]
 ) -> None:
-    """Copy returned outputs into the tensors that were passed in for them.
+    """Copy returned outputs into the destination tensors.
 
     Parameters
     ----------
     results : sequence
         Tensors, or Python numbers for scalars.
     destinations : sequence of torch.Tensor
-        Where they go.
+        The tensors to write to.
     names : sequence of str
-        What they are called, for messages.
+        Output names, for messages.
 
     Raises
     ------
@@ -381,19 +379,19 @@ def copy_outputs(
 def output_allocator(definition: Definition) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
     """Return a function that allocates the outputs of a definition from the inputs of a call.
 
-    Where each size comes from is worked out once, so that a call does little more than allocate.
-    Outputs are uninitialised, in declaration order, and on the device of the first input tensor;
-    a scalar output is a tensor without dimensions.
+    The source of each size is determined once, so that a call does little more than allocate.
+    Outputs are uninitialised, in declaration order, and on the device of the first input tensor; a
+    scalar output is a zero-dimensional tensor.
 
     Parameters
     ----------
     definition : Definition
-        Declares inputs and outputs.
+        Declares the inputs and outputs.
 
     Raises
     ------
     ValueError
-        If an output has a variable axis that no input shows.
+        If an output has a variable axis that no input has.
     """
     import torch
 
@@ -408,7 +406,7 @@ def output_allocator(definition: Definition) -> Callable[[Sequence[Any]], list[t
                     f"output {each.name!r} cannot be allocated: no input has axis {size!r}; "
                     "call in destination-passing style instead"
                 )
-    # For each size the input and its dimension that has it; or None and the size if it is fixed.
+    # For each size: the input and dimension that define it, or None and the fixed size.
     sources = [
         ([places.get(size, (None, size)) for size in each.shape or ()], each.dtype)
         for each in outputs

@@ -1,16 +1,15 @@
-"""What authors of builders build on: stable, and documented for use outside of this project.
+"""The stable public interface for authors of builders.
 
-For a language that lives in Python this module is enough: `load_python` does it all. What builders
-of compiled languages need besides (compilers, CUDA, `CompiledBuilder`) is in the
-distribution ``fib-native-toolkit``; its names can be imported from here, too.
+For a language embedded in Python this module is enough: `load_python` does all the work. Builders
+of compiled languages need more (compilers, CUDA, `CompiledBuilder`), which the distribution
+``fib-native-toolkit`` provides; its names can also be imported from here.
 
 =================  ============================================================================
-`builder`          digests of all that a build depends on, names made from them; write sources;
-                   from a compiler's output or a traceback to a `BuildError`
-`cache`            build once over all processes; whole results or none; folders of one process
-`machine`          the GPUs and the CPU, without a CUDA context; answers of probes
-`python`           import a folder as a package, check a function against a definition: all that
-                   languages which live in Python need
+`builder`          digests of all inputs of a build, and names derived from them; write sources;
+                   from compiler output or a traceback to a `BuildError`
+`cache`            atomic builds, once across all processes; per-process scratch folders
+`machine`          the GPUs and the CPU, without a CUDA context; probe results
+`python`           import a folder as a package; check a function against a definition
 =================  ============================================================================
 """
 
@@ -47,7 +46,7 @@ from flashinfer_bench.compile.python import load_python as load_python
 from flashinfer_bench.compile.python import open_package as open_package
 from flashinfer_bench.compile.python import read_arity as read_arity
 
-if TYPE_CHECKING:  # the names of compiled languages are looked up when they are first used
+if TYPE_CHECKING:  # names for compiled languages are imported on first use
     from fib_native_toolkit.names import *  # noqa: F403
 
 __getattr__, _native_names = moved(__name__, "fib_native_toolkit")

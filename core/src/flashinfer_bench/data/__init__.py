@@ -1,7 +1,7 @@
 """The FlashInfer-Trace format: records, files, datasets, scores. Importing it imports no torch.
 
-Every public name is imported when it is first used, so that who needs records alone does not pay
-for datasets and their index.
+Every public name is imported on first use, so that code that needs only records does not import
+datasets and their index.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all models of the format have in common."""
+"""Common base of all models of the format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NonEmptyStr = Annotated[str, Field(min_length=1)]
 
 
 def words_for_numbers(value: Any) -> Any:
-    """Replace the numbers that JSON does not know, at any depth, by the words for them."""
+    """Replace non-finite numbers, at any depth, by the strings that stand for them in JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -36,24 +36,24 @@ _WORDS = ("nan", "infinity", "inf", "-infinity", "-inf")
 
 
 def number_for_word(value: Any) -> Any:
-    """Turn a word for a number that JSON does not know, however capitalised, into that number."""
+    """Turn the string of a non-finite number, in any capitalisation, into that number."""
     return float(value) if isinstance(value, str) and value.lower() in _WORDS else value
 
 
 NullIsEmpty = BeforeValidator(lambda value: [] if value is None else value)
-"""Marks a list in whose place older releases, and others, write null."""
+"""Marks a list that older releases and other programs may write as null."""
 
 Size = Annotated[int, Field(strict=True, ge=0)]
-"""A number of elements: a real integer (no ``true``, no ``"4"``), at least 0."""
+"""A number of elements: an integer (not ``true`` or ``"4"``), at least 0."""
 
 
 def without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a copy with None in place of what older releases wrote for nothing in some fields."""
+    """Return a copy with None for fields that are ``{}`` or ``""``, as older releases wrote."""
     return {**data, **{key: None for key in names if data.get(key) in ({}, "")}}
 
 
 class NameEnum(str, Enum):
-    """A list of known names; a member equals its name as a string, and prints as it."""
+    """An enumeration of names; a member equals its name as a string, and prints as that."""
 
     __str__ = str.__str__
 
@@ -64,20 +64,20 @@ class NameEnum(str, Enum):
 class SchemaModel(BaseModel):
     """Base of every record.
 
-    Keys that the format does not know are ignored, so that a file written by a later release, or
-    by a tool with its own additions, still loads. Those of an evaluation, a build specification
-    and a variable axis, where older releases had some, are kept: attributes of the record that had
-    them, which are written back. Non-finite numbers are written as the strings
-    ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no other word for them.
+    Unknown keys are ignored, so that files of later releases, or of tools with their own additions,
+    still load. Unknown keys of an evaluation, a build specification and a variable axis are kept,
+    because older releases had some there: they become attributes, and are written back. Non-finite
+    numbers are written as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON
+    cannot express them.
 
-    `model_validate` and `model_validate_json` first try the record as it is. Only where that fails
-    they rewrite it from the spellings of older releases (`upgrade`) and try once more: records
-    of today pay nothing for those of yesterday. What the fields of a model read besides, they say.
+    `model_validate` and `model_validate_json` first try the record as it is. Only if that fails,
+    they rewrite it from the spellings of older releases (`upgrade`) and try again, so that current
+    records are read at full speed. Some fields accept further spellings, as documented there.
 
     Releases differ in: ``type`` for ``op_type``, axes without ``type``, sizes in shapes
     (2025-07 to 2025-09); capitalised languages, ``build_steps``, an entry point without its file
     (2025-07); ``log_file``, ``error``, ``environment.device``, status ``INCORRECT``, workloads
-    without uuid, ``"solution": ""`` and ``"evaluation": {}`` (till 2025-10); nulls in place of
+    without uuid, ``"solution": ""`` and ``"evaluation": {}`` (until 2025-10); nulls instead of
     defaults.
     """
 
@@ -93,16 +93,16 @@ class SchemaModel(BaseModel):
 
     @staticmethod
     def upgrade(data: Any) -> Any:
-        """Rewrite a decoded record of an older release in today's spelling, as another record.
+        """Return a copy of a decoded record of an older release in the current spelling.
 
-        Only what was renamed, or has a default, is filled in. Content that is missing stays
-        missing, so that validation refuses it by name.
+        Only renamed fields and fields with defaults are filled in. Other missing fields stay
+        missing, so that validation reports them.
         """
         return data
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
-        """Make a model from Python objects, in the spelling of any release."""
+        """Return a model of Python objects, in the spelling of any release."""
         try:
             return super().model_validate(obj, **options)
         except ValidationError:
@@ -113,7 +113,7 @@ class SchemaModel(BaseModel):
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
-        """Make a model from JSON text, in the spelling of any release."""
+        """Return a model of JSON text, in the spelling of any release."""
         try:
             return super().model_validate_json(json_data, **options)
         except ValidationError:

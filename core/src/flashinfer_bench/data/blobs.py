@@ -1,6 +1,6 @@
-"""Tensor files: safe paths, Git LFS pointers, and their tensors, which need torch.
+"""Tensor files: safe paths, Git LFS pointers, reading and writing tensors (with torch).
 
-Their headers are read by `fib_datasets.tensor_headers`, of the distribution ``fib-datasets``.
+Headers are read by `fib_datasets.tensor_headers`, of the distribution ``fib-datasets``.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ if TYPE_CHECKING:
 
 _LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
 _LFS_MAX_BYTES = 1024
-_HUB_FOLDER = "snapshots"  # which holds one folder for each revision of a dataset
+_HUB_FOLDER = "snapshots"  # has one folder for each revision of a dataset
 
 
 def resolve_blob(root: Path, path: str) -> Path:
-    """Return the file that a workload names.
+    """Return the tensor file that a workload names.
 
     Parameters
     ----------
     root : Path
         The dataset.
     path : str
-        As in the workload: relative to `root`, maybe with a leading ``./``.
+        As in the workload: relative to `root`, optionally with a leading ``./``.
 
     Returns
     -------
     Path
-        Its real place; it need not exist.
+        The resolved path; the file need not exist.
 
     Raises
     ------
     UnsafePathError
-        If it is absolute or leads out of the dataset, also by a symbolic link. Links into the
-        ``blobs`` folder of a Hugging Face cache, which keeps a dataset's files there, are fine.
+        If it is absolute or leads out of the dataset, directly or by a symbolic link. Links into
+        the ``blobs`` folder of a Hugging Face cache, where a dataset's files are, are allowed.
     """
     if not path or "\0" in path or Path(path).is_absolute():
-        raise UnsafePathError(f"blob path {path!r} must be relative to the dataset")
+        raise UnsafePathError(f"the blob path {path!r} must be relative to the dataset")
     base = root.resolve()
     try:
         found = (base / path).resolve()
     except (OSError, RuntimeError) as error:  # a loop of links
-        raise UnsafePathError(f"blob path {path!r} cannot be resolved: {error}") from error
+        raise UnsafePathError(f"the blob path {path!r} cannot be resolved: {error}") from error
     of_hub = base.parent.parent / "blobs" if base.parent.name == _HUB_FOLDER else base
     if not (found.is_relative_to(base) or found.is_relative_to(of_hub)):
-        raise UnsafePathError(f"blob path {path!r} leads out of the dataset {root}")
+        raise UnsafePathError(f"the blob path {path!r} leads out of the dataset {root}")
     return found
 
 
 def present_blob(root: Path, path: str) -> Path:
-    """Return a tensor file that a workload names; one of the hub is fetched first.
+    """Return the tensor file that a workload names, after downloading it if it is on the hub.
 
     Parameters
     ----------
@@ -78,14 +78,14 @@ def present_blob(root: Path, path: str) -> Path:
     Returns
     -------
     Path
-        Its real place. It exists if the dataset is one of the hub; otherwise it need not.
+        The resolved path. For a dataset of the hub the file exists; otherwise it need not.
 
     Raises
     ------
     UnsafePathError
         If it leads out of the dataset.
     BlobError
-        If it is to be fetched, and cannot be.
+        If it cannot be downloaded.
     """
     found = resolve_blob(root, path)
     if found.exists() or root.parent.name != _HUB_FOLDER:
@@ -100,7 +100,7 @@ def present_blob(root: Path, path: str) -> Path:
 
 
 def is_lfs_pointer(path: Path) -> bool:
-    """Return whether a file is the stand-in that Git leaves for a file that was not pulled.
+    """Return whether a file is a Git LFS pointer, the placeholder of a file that was not pulled.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def is_lfs_pointer(path: Path) -> bool:
         If it cannot be read.
     """
     mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would keep us waiting for ever
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe could block forever
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
         start = file.read(len(_LFS_FIRST_LINE))
@@ -116,22 +116,22 @@ def is_lfs_pointer(path: Path) -> bool:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors to a safetensors file, as a whole or not at all.
+    """Write tensors to a safetensors file atomically.
 
     Parameters
     ----------
     path : Path
         The file.
     tensors : mapping of str to Tensor
-        By key; dense, on any device, in any memory order. They may share memory. Packed 4-bit
-        floats are stored as ``uint8``, which every release of safetensors reads.
+        By key; dense, on any device, with any strides. They may share memory. Packed 4-bit floats
+        are stored as ``uint8``, which every release of safetensors reads.
 
     Raises
     ------
     CapabilityError
         If torch or safetensors is not installed.
     StorageError
-        If writing fails; a file that was there is unchanged.
+        If writing fails; an existing file is unchanged.
     """
     replace_file(path, serialize_tensors(tensors))
 
@@ -142,7 +142,7 @@ def serialize_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
     Parameters
     ----------
     tensors : mapping of str to Tensor
-        As of `save_tensors`.
+        As for `save_tensors`.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def serialize_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
 def _storable(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
-    plain = tensor.detach().to("cpu").contiguous().clone()  # the library refuses shared memory
+    plain = tensor.detach().to("cpu").contiguous().clone()  # safetensors rejects shared memory
     packed = str(plain.dtype).removeprefix("torch.") == DType.FLOAT4_E2M1.torch_name
     return plain.view(torch.uint8) if packed else plain
 
@@ -188,7 +188,7 @@ def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
     try:
         if is_lfs_pointer(file):
             hint = "run 'git lfs pull' in the dataset"
-            raise BlobError("this is a Git LFS pointer, not the file itself", path=file, hint=hint)
+            raise BlobError("a Git LFS pointer, not the tensor file itself", path=file, hint=hint)
         loaded: dict[str, torch.Tensor] = library.load_file(file)
     except FileNotFoundError as error:
         raise BlobNotFoundError("the file does not exist", path=file) from error

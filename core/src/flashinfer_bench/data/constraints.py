@@ -1,9 +1,9 @@
 """Constraints of a definition: relations such as ``len_indptr == batch_size + 1``.
 
-They are parsed into Python's syntax tree and evaluated by a walker of our own that knows integers,
-axis names, comparisons, ``and``/``or``/``not`` and ``+ - * // % **``. Nothing is ever passed to
-``eval``. A constraint may also speak about values of tensors (``kv_indptr[-1].item()``); such a
-one parses, but cannot be decided from the axes.
+They are parsed into Python's syntax tree and evaluated by `_value`, which supports integers, axis
+names, comparisons, ``and``/``or``/``not`` and ``+ - * // % **``; ``eval`` is never used. A
+constraint may also refer to values of tensors (``kv_indptr[-1].item()``): it can be parsed, but not
+evaluated from the axes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_LENGTH = 1000
-"""Longest constraint, in characters."""
+"""Maximum length of a constraint, in characters."""
 
 MAX_BITS = 256
-"""Largest intermediate result, in bits; sizes of tensors need 64."""
+"""Maximum size of an intermediate result, in bits; sizes of tensors need 64."""
 
 _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -49,9 +49,9 @@ class Constraint:
     text : str
         The expression.
     names : frozenset of str
-        All names in it: axes, and tensors if it speaks about values.
+        All names in it: axes, and tensors if it refers to their values.
     axes_only : bool
-        Whether it is made of integers, names and plain operators alone, so that axes decide it.
+        Whether it has only integers, names and supported operators, so that axis values suffice.
     tree : ast.Expression
         Its syntax tree.
     """
@@ -62,7 +62,7 @@ class Constraint:
     tree: ast.Expression
 
     def decidable(self, axes: Mapping[str, int]) -> bool:
-        """Return whether the values in `axes` are enough to evaluate it."""
+        """Return whether the constraint can be evaluated with the values in `axes`."""
         return self.axes_only and self.names <= axes.keys()
 
     def evaluate(self, axes: Mapping[str, int]) -> bool:
@@ -71,17 +71,17 @@ class Constraint:
         Raises
         ------
         DataError
-            As of `value`.
+            As for `value`.
         """
         return bool(self.value(axes))
 
     def value(self, axes: Mapping[str, int]) -> int:
-        """Return what the expression is for these axis values.
+        """Return the value of the expression for these axis values.
 
         Raises
         ------
         DataError
-            If it cannot be decided from `axes`, divides by zero, or grows beyond `MAX_BITS`.
+            If it needs more than `axes`, divides by zero, or exceeds `MAX_BITS`.
         """
         if not self.axes_only:
             raise DataError(f"constraint '{self.text}' depends on tensors, not only on axis values")
@@ -112,7 +112,7 @@ def parse_constraint(text: str) -> Constraint:
         If `text` is not an expression, or is too long or too deeply nested.
     """
     if len(text) > MAX_LENGTH:
-        raise DataError(f"constraint of {len(text)} characters; at most {MAX_LENGTH} are allowed")
+        raise DataError(f"constraint of {len(text)} characters; the maximum is {MAX_LENGTH}")
     try:
         tree = parse_python(text.strip(), mode="eval")
     except DataError as error:
@@ -133,11 +133,11 @@ def parse_python(source: str, mode: str = "exec") -> Any:
     Raises
     ------
     DataError
-        If it is none: with what is wrong, and the line if it is a matter of one.
+        If it is not valid Python; with the line, where known.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape and the like: the author's affair
+            warnings.simplefilter("ignore")  # such as invalid escapes, which are not errors
             return ast.parse(source, mode=mode)
     except SyntaxError as error:
         raise DataError(error.msg, line=error.lineno) from error
@@ -146,12 +146,12 @@ def parse_python(source: str, mode: str = "exec") -> Any:
 
 
 def _value(node: ast.expr, axes: Mapping[str, int]) -> Any:
-    """Evaluate a node of those in `_PLAIN_NODES`; a ValueError says what cannot be done."""
+    """Evaluate one of `_PLAIN_NODES`; a ValueError says what is not allowed."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
         if node.id not in axes:
-            raise ValueError(f"needs axis '{node.id}'; given are {', '.join(axes) or 'none'}")
+            raise ValueError(f"needs axis '{node.id}'; available axes: {', '.join(axes) or 'none'}")
         return axes[node.id]
     if isinstance(node, ast.Compare):
         left = _value(node.left, axes)
@@ -169,7 +169,7 @@ def _value(node: ast.expr, axes: Mapping[str, int]) -> Any:
     assert isinstance(node, ast.BinOp)
     left, right = int(_value(node.left, axes)), int(_value(node.right, axes))
     if isinstance(node.op, ast.Pow) and not 0 <= right <= MAX_BITS:
-        raise ValueError(f"has the exponent {right}; 0 to {MAX_BITS} are allowed")
+        raise ValueError(f"has the exponent {right}; allowed: 0 to {MAX_BITS}")
     result = _ARITHMETIC[type(node.op)](left, right)
     if result.bit_length() > MAX_BITS:
         raise ValueError(f"has a result of more than {MAX_BITS} bits")

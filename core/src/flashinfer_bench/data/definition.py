@@ -1,4 +1,4 @@
-"""Definitions: what is to be computed, on elements of which type."""
+"""Definitions: computations with their axes, inputs, outputs and reference."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DType(NameEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Optional[DType]:
-        return cls.FLOAT8_E4M3FN if value == "float8_e4m3" else None  # the name of 2025-07
+        return cls.FLOAT8_E4M3FN if value == "float8_e4m3" else None  # its name in 2025-07
 
     @property
     def itemsize_bits(self) -> int:
@@ -60,7 +60,7 @@ class DType(NameEnum):
         return int(found[0]) if found else 8
 
     def nbytes(self, elements: int) -> int:
-        """Return the bytes of so many elements; half a byte counts as one."""
+        """Return the size of a number of elements in bytes, rounded up."""
         return -(-elements * self.itemsize_bits // 8)
 
     @property
@@ -79,23 +79,21 @@ class DType(NameEnum):
         return _FIXED_NAMES.get(self.value, self.value)
 
     def to_torch(self) -> torch.dtype:
-        """Return the type of torch.
+        """Return torch's dtype.
 
         Raises
         ------
         CapabilityError
-            If torch is not installed, or is too old to know the type.
+            If torch is not installed, or too old to have the dtype.
         """
         try:
             import torch
         except ImportError as error:
-            raise CapabilityError(
-                f"dtype '{self}' was asked for as a torch type, but torch is not installed",
-                hint="pip install torch numpy safetensors",
-            ) from error
+            hint = "pip install torch numpy safetensors"
+            raise CapabilityError("torch is not installed", hint=hint) from error
         found = getattr(torch, self.torch_name, None)
         if not isinstance(found, torch.dtype):
-            problem = f"torch {torch.__version__} has no dtype '{self.torch_name}'"
+            problem = f"torch {torch.__version__} does not support dtype '{self.torch_name}'"
             raise CapabilityError(problem, hint="update torch")
         return found
 
@@ -141,7 +139,7 @@ class AxisVar(SchemaModel):
 
 
 def _with_type(axis: Any) -> Any:
-    """Give an axis of 2025-07 its type: with a value it is ``const``, without ``var``."""
+    """Add the type to an axis of 2025-07: ``const`` if it has a value, else ``var``."""
     if not isinstance(axis, dict) or axis.get("type") is not None:
         return axis
     return {**axis, "type": "var" if axis.get("value") is None else "const"}
@@ -154,7 +152,7 @@ AxisSpec = Annotated[
 
 
 def _sizes_as_text(shape: Any) -> Any:
-    """Write the sizes in a shape of before 2025-09 as text."""
+    """Convert sizes in shapes to strings; before 2025-09 they were numbers."""
     if not isinstance(shape, list):
         return shape
     return [str(size) if type(size) is int else size for size in shape]
@@ -173,8 +171,8 @@ class TensorSpec(SchemaModel):
     description : str, optional
         What the tensor is.
     param : str, optional
-        Of an output: the input that the library's function overwrites with it. Of an input: what
-        that function calls it. Omitted from JSON if None.
+        For an output: the input that the library's function overwrites with it. For an input: its
+        name in that function. Omitted from JSON if None.
     """
 
     shape: Annotated[Optional[list[NonEmptyStr]], BeforeValidator(_sizes_as_text)]
@@ -184,7 +182,7 @@ class TensorSpec(SchemaModel):
 
     @model_serializer(mode="wrap")
     def _keep_shape(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the shape even if it is None: that is what makes a scalar."""
+        """Write the shape even if it is None, which denotes a scalar."""
         record = {"shape": self.shape, **handler(self)}
         if self.param is None:
             record.pop("param", None)
@@ -205,18 +203,17 @@ class Definition(SchemaModel):
     inputs : dict of str to TensorSpec
         Tensors and scalars by name, in the order of the arguments.
     outputs : dict of str to TensorSpec
-        Tensors and scalars by name, in the order of the results. No input has the same name.
+        Tensors and scalars by name, in the order of the results. Names differ from those of inputs.
     reference : str
         Python source with a function ``run`` at top level, from the inputs to the outputs.
     tags : list of str
-        Free labels.
+        Arbitrary labels.
     description : str, optional
         What it computes.
     constraints : list of str
         Relations that every workload must satisfy, each one Python expression about axes.
     tolerance : Tolerance, optional
-        How far outputs may be from the reference's, where the default is not right. Omitted from
-        JSON if None.
+        Tolerance of the outputs, where the default does not fit. Omitted from JSON if None.
     """
 
     name: NonEmptyStr
@@ -250,19 +247,16 @@ class Definition(SchemaModel):
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Definition:
         if shared := self.inputs.keys() & self.outputs.keys():
-            names = ", ".join(sorted(shared))
-            raise DataError(
-                f"{names} is both an input and an output; names must differ", field="outputs"
-            )
+            message = f"name of both an input and an output: {', '.join(sorted(shared))}"
+            raise DataError(message, field="outputs", hint="rename one of the two")
         for kind, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
             for name, tensor in tensors.items():
                 for axis in tensor.shape or ():
                     if axis not in self.axes and not is_literal(axis):
                         raise DataError(
-                            f"'{axis}' is not an axis of the definition "
-                            f"({', '.join(self.axes) or 'none'}); a shape holds names of axes, "
-                            "and sizes: add an axis for it and, where it follows from other axes, "
-                            "a constraint such as 'twice_n == 2 * N'",
+                            f"'{axis}' is not an axis of the definition (available axes: "
+                            f"{', '.join(self.axes) or 'none'}); add the axis and, if its size "
+                            "follows from others, a constraint such as 'twice_n == 2 * N'",
                             field=f"{kind}.{name}.shape",
                         )
         require_known_outputs(self.tolerance, self.outputs)
@@ -280,7 +274,7 @@ class Definition(SchemaModel):
 
     @property
     def var_axes_bindings(self) -> dict[str, tuple[str, int]]:
-        """First place that each variable axis is seen in: (name of the input, dimension)."""
+        """First input that has each variable axis: (name of the input, dimension)."""
         bindings: dict[str, tuple[str, int]] = {}
         for name, tensor in self.inputs.items():
             for dimension, axis in enumerate(tensor.shape or ()):
@@ -290,16 +284,16 @@ class Definition(SchemaModel):
 
     @property
     def torch_input_dtypes(self) -> list[torch.dtype]:
-        """Torch's element type of each input, in declaration order."""
+        """Torch dtype of each input, in declaration order."""
         return [tensor.dtype.to_torch() for tensor in self.inputs.values()]
 
     @property
     def torch_output_dtypes(self) -> list[torch.dtype]:
-        """Torch's element type of each output, in declaration order."""
+        """Torch dtype of each output, in declaration order."""
         return [tensor.dtype.to_torch() for tensor in self.outputs.values()]
 
     def get_axes_values(self, input_shapes: Iterable[Optional[Sequence[int]]]) -> dict[str, int]:
-        """Read the variable axes off the shapes of the inputs.
+        """Return the sizes of the variable axes, from the shapes of the inputs.
 
         Parameters
         ----------
@@ -309,7 +303,7 @@ class Definition(SchemaModel):
         Returns
         -------
         dict of str to int
-            Value of each variable axis that an input shows.
+            Size of each variable axis that an input has.
 
         Raises
         ------
@@ -328,28 +322,27 @@ class Definition(SchemaModel):
                 problem = f"input '{name}' must be a tensor of shape {wanted}, not a scalar"
                 raise DataError(problem, field=field)
             if len(shape) != len(tensor.shape):
-                problem = f"input '{name}' has shape {list(shape)}, declared is {wanted}"
+                problem = f"input '{name}' must have shape {wanted}, not {list(shape)}"
                 raise DataError(problem, field=field)
             for axis, size in zip(tensor.shape, shape, strict=True):
                 expected = sizes.setdefault(axis, int(axis) if is_literal(axis) else int(size))
                 if int(size) != expected:
-                    problem = f"{list(shape)} has {axis}={int(size)}, not {expected}"
+                    problem = f"{list(shape)} has {axis}={int(size)}; expected {expected}"
                     raise DataError(f"input '{name}' of shape {problem}", field=field)
         return {axis: sizes[axis] for axis in self.var_axes if axis in sizes}
 
     def _require_all_inputs(self, given: Sequence[Any]) -> None:
         if len(given) != len(self.inputs):
-            names = ", ".join(self.inputs)
-            problem = f"{len(given)} inputs given, {len(self.inputs)} declared ({names})"
-            raise DataError(problem, field="inputs")
+            expected = f"expected {len(self.inputs)} ({', '.join(self.inputs)})"
+            raise DataError(f"{len(given)} inputs given; {expected}", field="inputs")
 
     def get_axes_values_from_inputs(self, inputs: Iterable[Any]) -> dict[str, int]:
-        """Read the variable axes off the inputs themselves: whatever has a ``shape`` is a tensor.
+        """Return the sizes of the variable axes, from inputs with a ``shape``.
 
         Raises
         ------
         DataError
-            As of `get_axes_values`.
+            As for `get_axes_values`.
         """
         given = list(inputs)
         self._require_all_inputs(given)
@@ -408,7 +401,7 @@ class Definition(SchemaModel):
     def merge_kwargs_to_args(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Put named arguments in their places, inputs first, outputs (if any are given) after them.
+        """Return all arguments by position: inputs, then outputs if any are given.
 
         Parameters
         ----------
@@ -434,22 +427,21 @@ class Definition(SchemaModel):
         given = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in names:
-                known = ", ".join(names)
-                raise DataError(f"unknown argument '{name}'; there are {known}", field=name)
-            if name in given:
-                problem = f"argument '{name}' is given by position and by name"
+                problem = f"unknown argument '{name}'; available arguments: {', '.join(names)}"
                 raise DataError(problem, field=name)
+            if name in given:
+                raise DataError(f"argument '{name}' is given by position and by name", field=name)
             given[name] = value
         wanted = list(self.inputs) if given.keys() <= self.inputs.keys() else names
         missing = [name for name in wanted if name not in given]
         if missing:
-            problem = f"missing arguments {', '.join(missing)}; expected {counts}"
+            problem = f"missing arguments: {', '.join(missing)}; expected {counts}"
             raise DataError(problem, field=missing[0])
         return tuple(given[name] for name in wanted)
 
 
 def _require_run(source: str) -> None:
-    """Check that a reference parses and defines ``run`` at top level, without running it."""
+    """Check that a reference is valid Python with ``run`` at top level, without running it."""
     if not source.strip():
         raise DataError("the reference is empty; it must be Python source that defines 'run'")
     try:
@@ -464,7 +456,5 @@ def _require_run(source: str) -> None:
         elif isinstance(node, ast.Assign):
             names.update(target.id for target in node.targets if isinstance(target, ast.Name))
     if "run" not in names:
-        found = ", ".join(sorted(names)) or "nothing"
-        raise DataError(
-            f"the reference must define a function 'run' at top level; it defines {found}"
-        )
+        problem = "the reference must define a function 'run' at top level; it defines "
+        raise DataError(problem + (", ".join(sorted(names)) or "nothing"))

@@ -1,8 +1,8 @@
-"""A derived index of the traces of a dataset, so that questions need not read all of them.
+"""A derived index of the traces of a dataset, so that queries need not read all of them.
 
-Every data file has one `Part`, with one row for each run in it. All parts are kept in one file
-below ``FIB_CACHE_PATH``, which is replaced as a whole when much of the dataset was read anew. It
-holds nothing that is not in the dataset; whoever deletes it loses a second.
+Every data file has one `Part`, with one row for each run in it. All parts are stored in one file
+below ``FIB_CACHE_PATH``, which is replaced as a whole when much of the dataset had to be read. It
+contains only data of the dataset, and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -37,44 +37,43 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 SMALLEST = 1 << 18
-"""Bytes; an index is written if at least so much had to be read to bring it up to date."""
+"""Bytes that must have been read to update an index for it to be written."""
 
 _SHARE = 16
-"""An index is written if at least this part of the dataset had to be read."""
+"""An index is written only if at least one part in so many of the dataset had to be read."""
 
 SETTLE_NS = 2_000_000_000
-"""A file that changed later than this before it was read may change again at the same time stamp.
+"""A file changed less than this before it was read may change again with the same time stamp.
 
 Time stamps are as coarse as 2 s (FAT) and 1 s (older network file systems).
 """
 
 
 class Part(msgspec.Struct, array_like=True):
-    """What is known of one file.
+    """The index of one file.
 
     Attributes
     ----------
     name : bytes
-        The file, relative to the dataset, as the system writes it.
+        The file, relative to the dataset, as the system encodes it.
     identity : tuple of int
-        What the file system said of the file before it was read: size, times of change and inode.
-        It changes with every change of the content: nobody can set the second time (``ctime``), so
-        that a time stamp that was put back does not hide a change. Empty if an equal one would not
-        prove an equal file.
+        Size, modification and change times, and inode of the file before it was read. They change
+        with the content: the change time (``ctime``) cannot be set, so a restored modification time
+        does not hide a change. Empty if an equal identity would not prove an equal file.
     end, crc, lines : int
-        Where the last line ends that was read, checksum of everything before, number of lines.
+        End of the last line that was read, checksum of everything before, number of lines.
     torn : int
         Bytes after that, which are left out.
     grows : bool
-        Whether the file is a sequence of finished lines. If not, any change means to read it anew.
+        Whether the file is a sequence of finished lines. If not, it is read again at any change.
     bad : list of (int or None, str, str or None)
         Lines that are not traces: number (None in a file of one document), problem and field.
     workloads : list of (str, str)
         Definition and uuid of each workload trace.
     definitions : list of str
-        Those that have runs in it, in the order in which they are met.
+        Definitions that have runs in it, in order of appearance.
     packed : Raw
-        The rows. In a file that is one JSON document places are numbers of records.
+        The rows. In a file that is one JSON document, places are indices of records.
     """
 
     name: bytes
@@ -90,7 +89,7 @@ class Part(msgspec.Struct, array_like=True):
     packed: msgspec.Raw = msgspec.Raw()
 
     def holds(self, file: BinaryIO) -> bool:
-        """Return whether a file still begins with what was read of it."""
+        """Return whether a file still begins with the content that was read."""
         identity = _identity(file)
         if identity == self.identity:
             return True
@@ -113,7 +112,7 @@ def _checksum(file: BinaryIO, end: int) -> int:
     return crc
 
 
-# A row in the file: task and origin are places in lists of them; the source is the file itself.
+# A row in the file: task and origin are indices into lists; the source is the file itself.
 _Number = Optional[float]
 _Row = tuple[
     int, int, EvaluationStatus, str, _Number, _Number, _Number, _Number, _Number,
@@ -132,7 +131,7 @@ def _pack(rows: Sequence[RunRow]) -> msgspec.Raw:
     origins = {one: n for n, one in enumerate(dict.fromkeys(row.origin for row in rows))}
     fields = map(msgspec.structs.astuple, rows)
     packed = [(tasks[task], origins[origin], *rest) for _, task, origin, *rest in fields]
-    # The axes are only in the text, because MessagePack has no integers of more than 64 bits.
+    # Axes are stored in the text only, because MessagePack has no integers of more than 64 bits.
     texts = [(task.definition, task.solution, task.text) for task in tasks]
     return msgspec.Raw(_encode((texts, list(origins), packed)))
 
@@ -151,16 +150,16 @@ def _task(definition: str, solution: str, text: str) -> Task:
 
 
 class DataFile:
-    """A data file, as far as it is known.
+    """A data file with its part of the index.
 
     Parameters
     ----------
     path : Path
         The file.
     part : Part
-        What is known of it.
+        Its part of the index.
     traces : TraceReader
-        Makes its traces.
+        Decodes its traces.
     """
 
     def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
@@ -168,13 +167,13 @@ class DataFile:
 
     @classmethod
     def open(cls, path: Path, name: bytes, known: Optional[Part], traces: TraceReader) -> DataFile:
-        """Return what is in a file, reading as little of it as proves enough."""
-        now = time.time_ns()  # before the look at the time stamps: what comes after is unsettled
+        """Return a file with an up-to-date part, reading only what has changed."""
+        now = time.time_ns()  # before the time stamps are read: later changes are unsettled
         with path.open("rb", buffering=1 << 18) as file:
             identity = _identity(file)
             if known is not None and known.identity == identity:
                 return cls(path, known, traces)
-            is_settled = now - max(identity[1:3]) > SETTLE_NS  # else a change may leave no trace
+            is_settled = now - max(identity[1:3]) > SETTLE_NS  # else a change may go unnoticed
             part = Part(name, identity if is_settled else ())
             if known is not None and known.holds(file):
                 bad = list(known.bad)
@@ -195,16 +194,16 @@ class DataFile:
         part.workloads = [*part.workloads, *maker.workloads]
         part.definitions = list(dict.fromkeys(row.definition for row in maker.rows))
         part.packed = _pack(maker.rows)
-        return cls(path, part, traces)  # without the rows, until they are asked for
+        return cls(path, part, traces)  # rows are decoded on first use
 
     def _read_lines(self, file: BinaryIO, maker: RowMaker) -> None:
-        """Read the lines behind those that are known."""
+        """Read the lines after those in the index."""
         part = self.part
         end, crc, lines = part.end, part.crc, part.lines
         file.seek(end)
         for raw in file:
             is_finished = raw.endswith(b"\n")
-            line = self._traces.read_line(raw)  # of today's format, as nearly all are
+            line = self._traces.read_line(raw)  # nearly all lines have the current format
             if line is not None:
                 maker.add(line, end, len(raw))
             else:
@@ -218,7 +217,7 @@ class DataFile:
         part.end, part.crc, part.lines = end, crc, lines
 
     def _read(self, raw: bytes, place: int, line: Optional[int], maker: RowMaker) -> None:
-        """Read one line with the models; it may be a bad one."""
+        """Read one line, which may be invalid, with the models."""
         text = raw.strip()
         if not text:
             return
@@ -254,12 +253,12 @@ class DataFile:
         Raises
         ------
         DataError
-            If the file was rewritten meanwhile.
+            If the file has been rewritten in the meantime.
         """
         try:
             with self.path.open("rb") as file:
                 if not self.part.holds(file):
-                    raise DataError("was changed", path=self.path)
+                    raise DataError("the file has changed", path=self.path)
                 whole = None if self.part.grows else read_whole(file)
                 for row in rows:
                     if whole is not None:
@@ -269,18 +268,18 @@ class DataFile:
                         text = file.read(row.length).strip()
                     yield self._traces.read(text, path=self.path, line=None)
         except (OSError, IndexError) as error:
-            raise DataError(f"was changed: {error}", path=self.path) from error
+            raise DataError(f"the file has changed: {error}", path=self.path) from error
 
 
 class MemoryTraces:
-    """Traces in memory, of one definition, with what an index knows of a file.
+    """Traces of one definition in memory, with the interface of `DataFile`.
 
     Parameters
     ----------
     definition : str
         Its name.
     traces, workloads : sequence of Trace
-        Of runs, and workload traces.
+        Traces of runs, and workload traces.
     """
 
     def __init__(
@@ -316,39 +315,39 @@ def index_file(root: Path) -> Path:
 
 
 def _load(file: Path) -> dict[bytes, Part]:
-    """Return what is known of each data file: nothing, if there is no index that can be used."""
+    """Return the part of each data file; empty if there is no usable index."""
     try:
         data = memoryview(file.read_bytes())
         start = len(_MAGIC) + 4
         if data[:start] != _MAGIC + zlib.crc32(data[start:]).to_bytes(4, "little"):
-            raise ValueError("it is damaged, or of another release")
+            raise ValueError("damaged, or written by another release")
         return {part.name: part for part in _decode_parts(data[start:])}
     except FileNotFoundError:
-        _logger.debug("there is no index %s yet", file)
+        _logger.debug("no index %s yet", file)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
-        _logger.info("the index %s cannot be used and is made anew: %s", file, error)
+        _logger.info("the index %s cannot be used and is rebuilt: %s", file, error)
     return {}
 
 
 def _save(file: Path, parts: list[Part]) -> None:
-    """Write an index; without one everything works too, only slower."""
+    """Write an index; a failure is not an error, since the index only saves time."""
     data = _encode(parts)
     try:
         replace_file(file, _MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
     except StorageError as error:
-        _logger.debug("the index %s is not kept: %s", file, error)
+        _logger.debug("the index %s cannot be written: %s", file, error)
 
 
-# ------------------------------------------------------------------------------------- questions
+# --------------------------------------------------------------------------------------- queries
 
 
 class TraceIndex:
-    """What is asked of runs: of a dataset folder as it was when it was opened, or of traces.
+    """Queries on runs: of a dataset folder as it was when it was opened, or of traces in memory.
 
     Parameters
     ----------
     sources : sequence of DataFile or MemoryTraces
-        In the order in which they are read.
+        The sources, in reading order.
     errors : list of DataError
         Files, folders and lines that cannot be read.
     torn_lines : list of DataError
@@ -379,7 +378,7 @@ class TraceIndex:
 
     @classmethod
     def open(cls, root: Path) -> TraceIndex:
-        """Bring the index of a dataset up to date; that it cannot be written is no error."""
+        """Return the updated index of a dataset; a failure to write it is not an error."""
         kept = index_file(root)
         known, traces, problems = _load(kept), TraceReader(), Problems("collect")
         files: list[DataFile] = []
@@ -407,11 +406,11 @@ class TraceIndex:
         return cls(files, problems.errors + bad, torn)
 
     def names(self) -> list[str]:
-        """Return the definitions that have runs, in the order in which they are met."""
+        """Return the definitions that have runs, in order of appearance."""
         return list(self._sources)
 
     def rows(self, definition: Optional[str] = None) -> list[RunRow]:
-        """Return the runs of a definition in their order, or all by definition."""
+        """Return the runs of a definition in order, or all of them by definition."""
         return [
             row
             for name in (self._sources if definition is None else (definition,))
@@ -424,7 +423,7 @@ class TraceIndex:
         self, definition: str, axes: Optional[Mapping[str, int]], atol: float, rtol: float
     ) -> list[RunRow]:
         """Return the runs that passed within both tolerances, on workloads with exactly `axes`."""
-        rows: Iterable[Any] = self.rows(definition)  # all that passed have errors
+        rows: Iterable[Any] = self.rows(definition)  # the errors of passed runs are not None
         return [
             row
             for row in rows
@@ -435,6 +434,6 @@ class TraceIndex:
         ]
 
     def workload_uuids(self, definition: str) -> list[str]:
-        """Return the uuid of each workload trace of a definition, in their order."""
+        """Return the uuid of each workload trace of a definition, in order."""
         pairs = (pair for source in self._all for pair in source.workloads)
         return [uuid for name, uuid in pairs if name == definition]

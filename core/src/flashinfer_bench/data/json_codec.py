@@ -1,13 +1,15 @@
-"""Records to JSON text and files, and back.
+"""Conversion of records to and from JSON text and files.
 
-Writing leaves out what is None, except where None says something: the shape of a scalar, the
-missing run of a workload trace. Every failure to read is a `DataError` with file, line and field.
+Fields that are None are not written, except where None has a meaning: the shape of a scalar, the
+missing run of a workload trace. Every reading failure is a `DataError` with file, line and field.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
@@ -30,7 +32,7 @@ Model = TypeVar("Model", bound="SchemaModel")
 PathLike = Union[str, Path]
 _MAX_SHOWN = 80
 _TO_WRITE = {
-    "op_type": "; write the family of the computation, such as 'gemm': any name is allowed"
+    "op_type": "; write the family of the computation, such as 'gemm' (any name is allowed)"
 }
 
 
@@ -42,7 +44,7 @@ def to_json(obj: BaseModel, indent: int | None = 2) -> str:
     obj : SchemaModel
         The record.
     indent : int or None
-        Columns to indent by; None for a single line.
+        Indentation in columns; None for a single line.
     """
     keep_none = isinstance(obj, Trace) and obj.is_workload_trace()
     return obj.model_dump_json(indent=indent, exclude_none=not keep_none)
@@ -50,35 +52,35 @@ def to_json(obj: BaseModel, indent: int | None = 2) -> str:
 
 @old_parameters
 def from_json(text: str | bytes, cls: type[Model]) -> Model:
-    """Make a record from JSON text.
+    """Return a record from JSON text.
 
     Parameters
     ----------
     text : str or bytes
         The text.
     cls : type
-        The record's class.
+        Class of the record.
 
     Raises
     ------
     DataError
-        If `text` is not JSON, or not such a record.
+        If `text` is not JSON, or not a valid record.
     """
     return decode(cls, text)
 
 
 def dataclass_to_dict(obj: BaseModel) -> dict[str, Any]:
-    """Return a record as plain Python data (an old name for pydantic's `model_dump`)."""
+    """Return a record as plain Python data; old name of `model_dump`."""
     return obj.model_dump(mode="json")
 
 
 def dict_to_dataclass(data: Any, cls: type[Model]) -> Model:
-    """Make a record of plain Python data, the other way round than `dataclass_to_dict`.
+    """Return a record from plain Python data; the inverse of `dataclass_to_dict`.
 
     Raises
     ------
     DataError
-        If it is not such a record.
+        If it is not a valid record.
     """
     try:
         return cls.model_validate(data)
@@ -89,23 +91,23 @@ def dict_to_dataclass(data: Any, cls: type[Model]) -> Model:
 def decode(
     cls: type[Model], text: str | bytes, *, path: Path | None = None, line: int | None = None
 ) -> Model:
-    """Make a record from JSON text that was read from a known place.
+    """Return a record from JSON text, with its place in errors.
 
     Parameters
     ----------
     cls : type
-        The record's class.
+        Class of the record.
     text : str or bytes
         One JSON document.
     path : Path, optional
         Its file.
     line : int, optional
-        Line of the file that it is on, if it is one line of many.
+        Its line, in a file with one record per line.
 
     Raises
     ------
     DataError
-        If `text` is not JSON, or not such a record.
+        If `text` is not JSON, or not a valid record.
     """
     if isinstance(text, bytes):
         text = text.removeprefix(codecs.BOM_UTF8)  # some editors on Windows put it there
@@ -119,12 +121,12 @@ def decode(
 
 
 def parse_json(text: str | bytes, *, path: Path | None = None, line: int | None = None) -> Any:
-    """Decode JSON text, with the place of a mistake in the error.
+    """Return decoded JSON.
 
     Raises
     ------
     DataError
-        If it is not JSON.
+        If `text` is not JSON; with the place of the mistake.
     """
     try:
         return json.loads(text.decode() if isinstance(text, bytes) else text)
@@ -140,9 +142,7 @@ def parse_json(text: str | bytes, *, path: Path | None = None, line: int | None 
 
 
 def save_json_file(obj: BaseModel, path: PathLike) -> None:
-    """Write one record as an indented JSON file.
-
-    An existing file is replaced as a whole or not at all.
+    """Write one record as an indented JSON file, atomically.
 
     Raises
     ------
@@ -158,14 +158,14 @@ def load_json_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) ->
     Parameters
     ----------
     cls : type
-        The record's class. The old order of the arguments, ``(path, cls)``, is accepted.
+        Class of the record. The old argument order ``(path, cls)`` is accepted.
     path : str or Path
         The file.
 
     Raises
     ------
     DataError
-        If the file is not JSON, or not such a record.
+        If the file is not JSON, or not a valid record.
     OSError
         If it cannot be read.
     """
@@ -175,7 +175,7 @@ def load_json_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) ->
 
 @old_parameters
 def save_jsonl_file(objs: Iterable[BaseModel], path: PathLike) -> None:
-    """Write records, one per line; an existing file is replaced as a whole or not at all.
+    """Write records to a JSONL file, one per line, atomically.
 
     Raises
     ------
@@ -191,14 +191,14 @@ def load_jsonl_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) -
     Parameters
     ----------
     cls : type
-        The records' class. The old order of the arguments, ``(path, cls)``, is accepted.
+        Class of the records. The old argument order ``(path, cls)`` is accepted.
     path : str or Path
         The file: one record per line, or a single record over several lines.
 
     Raises
     ------
     DataError
-        If a line is not JSON, or not such a record.
+        If a line is not JSON, or not a valid record.
     OSError
         If the file cannot be read.
     """
@@ -207,23 +207,23 @@ def load_jsonl_file(cls: type[Model] | PathLike, path: PathLike | type[Model]) -
 
 
 def append_jsonl_file(objs: Iterable[BaseModel], path: PathLike) -> None:
-    """Append records to a JSONL file; other processes may do so at the same time.
+    """Append records to a JSONL file; other processes may append at the same time.
 
     Raises
     ------
     StorageError
-        If writing fails; the file is then as it was before.
+        If writing fails; the file is then unchanged.
     """
     append_lines(Path(path), [_line(obj) for obj in objs])
 
 
 def append_jsonl_lines(path: PathLike, objs: Iterable[BaseModel]) -> None:
-    """Call `append_jsonl_file`, under its old name and order of arguments."""
+    """Append records; `append_jsonl_file` with its old name and argument order."""
     append_jsonl_file(objs, path)
 
 
 def append_jsonl_line(path: PathLike, obj: BaseModel) -> None:
-    """Append one record: `append_jsonl_file`, under its old name and order of arguments."""
+    """Append one record; `append_jsonl_file` with its old name and argument order."""
     append_jsonl_file([obj], path)
 
 
@@ -238,7 +238,7 @@ def _in_order(
         return cls, Path(path)
     if isinstance(path, type) and not isinstance(cls, type):
         return path, Path(cls)
-    raise TypeError("give one class and one path")
+    raise TypeError("expected one class and one path")
 
 
 # ----------------------------------------------------------------- from pydantic's errors to ours
@@ -247,9 +247,9 @@ def _in_order(
 def _to_data_error(
     error: ValidationError, data: Any, *, path: Path | None = None, line: int | None = None
 ) -> DataError:
-    """Return the error about the first problem that pydantic found; others are named.
+    """Return an error for the first problem that pydantic found; it names further fields.
 
-    `data` is the decoded record, which tells real fields from pydantic's own labels.
+    `data` is the decoded record, which distinguishes fields from pydantic's labels.
     """
     details = error.errors(include_url=False)
     first = details[0]
@@ -266,8 +266,8 @@ def _to_data_error(
 def _field_path(location: Sequence[int | str], data: Any) -> str:
     """Return the dotted path of a field.
 
-    Pydantic puts labels of its own between the names, such as the tag of a union; they are left
-    out because the record has no such key.
+    Pydantic's locations also contain labels, such as the tag of a union; they are left out because
+    the record has no such keys.
     """
     parts: list[str] = []
     current = data
@@ -294,16 +294,19 @@ def _field(detail: ErrorDetails, data: Any) -> str:
 
 
 def _message(detail: ErrorDetails) -> str:
-    cause = detail.get("ctx", {}).get("error")
+    """Return what is wrong with a field: the rule, the value and the nearest allowed name."""
+    context = detail.get("ctx", {})
+    cause, value = context.get("error"), context.get("tag", detail["input"])
     if isinstance(cause, DataError):
         return cause.message
     if detail["type"] in ("missing", "union_tag_not_found"):
         return "this field is missing" + _TO_WRITE.get(str(detail["loc"][-1]), "")
-    if detail["type"] == "union_tag_invalid":
-        return f"must be one of {detail['ctx']['expected_tags']}, not '{detail['ctx']['tag']}'"
-    text = detail["msg"].removeprefix("Value error, ")
-    value = detail["input"]
+    allowed = context.get("expected_tags", context.get("expected", "")).replace(" or ", ", ")
+    text = re.sub(r"^\w+ should ", "must ", detail["msg"]).removeprefix("Value error, ")
+    text = f"must be one of {allowed}" if allowed else re.sub("a valid dict.*", "an object", text)
     if detail["type"] in ("value_error", "json_invalid") or isinstance(value, (dict, list)):
         return text
     shown = repr(value)
-    return f"{text}, not {shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + '…'}"
+    text += f", not {shown if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 1] + '…'}"
+    near = get_close_matches(str(value), allowed.split("'")[1::2], n=1)
+    return f"{text}; did you mean '{near[0]}'?" if near else text

@@ -1,4 +1,4 @@
-"""Reading JSONL files as they are met: torn, pretty-printed, with blank lines, or broken."""
+"""Reading JSONL files, including torn, pretty-printed and invalid ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _logger = logging.getLogger(__name__)
 
 
 def warn_of_torn_line(path: Path, size: int) -> None:
-    """Log that the last line of a file is left out."""
-    _logger.warning("%s: left out an unfinished last line: %d bytes", path, size)
+    """Log that an unfinished last line is left out."""
+    _logger.warning("%s: left out an unfinished last line of %d bytes", path, size)
 
 
 def read_records(
@@ -27,23 +27,23 @@ def read_records(
 ) -> Iterator[tuple[int | None, bytes]]:
     """Yield the JSON documents of a file.
 
-    One line is one document. A file that is a single document over several lines (or a list of
-    documents) is yielded as such, without a line. An unfinished last line, left behind by a
-    process that died while it was appending, is left out.
+    Each line is one document. If the file is a single document over several lines, or a list of
+    documents, these are yielded without a line number. An unfinished last line, left by a process
+    that died while appending, is left out.
 
     Parameters
     ----------
     path : Path
         The file.
     on_torn : callable
-        Called with the file and the size of a line that is left out; logs a warning by default.
+        Called with the file and the size of an unfinished line; by default logs a warning.
 
     Yields
     ------
     line : int or None
         Line in the file, counted from 1.
     text : bytes
-        The document; whether it is valid JSON is for the caller to find out.
+        The document, not yet checked to be valid JSON.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def read_records(
 
 
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, without a byte order mark."""
+    """Yield the lines that are not blank with their numbers, without a byte order mark."""
     for number, line in enumerate(file, 1):
         text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if text and not text.isspace():
@@ -73,18 +73,18 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def is_torn(tail: bytes) -> bool:
     """Return whether a last line without a newline is an object that was cut off.
 
-    A process that dies in the middle of an append leaves a prefix of a record, maybe cut within
-    a character; a machine that loses power may leave zero bytes in its place.
+    A process that dies while appending leaves a prefix of a record, possibly cut within a
+    character; a machine that loses power may leave zero bytes.
     """
     text = tail.rstrip(b"\0")
     if not text.strip():
         return len(text) < len(tail)
     try:
-        # The incremental decoder keeps the beginning of a character to itself.
+        # The incremental decoder drops an incomplete character at the end.
         start = codecs.getincrementaldecoder("utf-8")().decode(text).lstrip()
     except UnicodeDecodeError:
         return False
-    # It neither begins with a whole document nor breaks off anywhere but at its end.
+    # Torn: no complete document at its beginning, and invalid only because it ends.
     is_whole = _is_parsed(json.JSONDecoder().raw_decode, start)
     return start.startswith("{") and not is_whole and _is_parsed(_parse_beginning, start)
 
@@ -103,7 +103,7 @@ def _is_parsed(parse: Callable[[Any], object], text: str | bytes) -> bool:
 def read_whole(file: BinaryIO) -> tuple[bytes, list[bytes]] | None:
     """Return the content of a file that is a single JSON document, and the records in it.
 
-    None, and the file is at its beginning, if it is of lines.
+    Returns None, with the file at its beginning, if each line is a document.
 
     Raises
     ------

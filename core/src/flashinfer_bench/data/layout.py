@@ -1,4 +1,4 @@
-"""Where things are in a dataset folder."""
+"""The layout of a dataset folder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ TRACES = "traces"
 BLOB = "blob"
 FOLDERS = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES, BLOB)
 
+
 _UNSAFE = re.compile(r"[^\w.@+=, -]|^[. ]|[. ]$", re.ASCII)
 _MAX_SEGMENT = 180
 
 
 def require_folder(root: Path) -> None:
-    """Refuse what is no folder.
+    """Check that the folder of a dataset exists and can be read.
 
     Raises
     ------
@@ -40,35 +41,46 @@ def require_folder(root: Path) -> None:
     """
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
-        hint = "name a dataset folder, set FIB_DATASET_PATH, or start one with 'fib init'"
-        raise DatasetNotFoundError(f"no dataset: {root} {what}", hint=hint)
+        raise no_dataset(f"{root} {what}")
     if not os.access(root, os.R_OK | os.X_OK):
         raise StorageError(f"{root} cannot be read", hint="change its permissions")
 
 
+def no_dataset(reason: str) -> DatasetNotFoundError:
+    """Return the error for a dataset that is not there."""
+    hint = "name a dataset folder, as an argument or with --local; or run this inside one, or set "
+    hint += "FIB_DATASET_PATH; 'fib init DIR' creates a dataset"
+    return DatasetNotFoundError(f"no dataset: {reason}", hint=hint)
+
+
 def require_dataset(root: Path) -> None:
-    """Refuse a folder that is no dataset.
+    """Check that a folder is a dataset.
 
     Raises
     ------
     DatasetNotFoundError
         If there is no such folder.
     SelectionError
-        If none of the folders of a dataset is in it: it is another folder than was meant.
+        If it has none of the folders of a dataset: probably another one was meant.
     """
     require_folder(root)
     if not any(os.path.lexists(root / folder) for folder in FOLDERS):
-        hint = f"a dataset has the folders {', '.join(FOLDERS)}"
-        raise SelectionError(f"there is nothing in the dataset {root}", hint=hint)
+        raise empty_dataset(str(root))
+
+
+def empty_dataset(name: str) -> SelectionError:
+    """Return the error for a dataset without any records."""
+    hint = f"a dataset has the folders {', '.join(FOLDERS)}; 'fib init DIR' creates one"
+    return SelectionError(f"the dataset {name} is empty", hint=hint)
 
 
 def safe_segment(name: str) -> str:
-    """Make a name into one path segment.
+    """Turn a name into one path segment.
 
-    Names that are used as such in published datasets stay as they are. Anything that could change
-    the path's meaning (separators, a leading or trailing dot, control and non-ASCII characters)
-    is percent-encoded, so that different names give different segments. A very long name ends in
-    a digest.
+    Names such as published datasets have are unchanged. Characters that could change the meaning of
+    the path (separators, a leading or trailing dot or space, control and non-ASCII characters) are
+    percent-encoded, so that different names give different segments. A very long name is cut and
+    ends in a digest.
 
     Parameters
     ----------
@@ -112,8 +124,8 @@ def files(
 ) -> list[Path]:
     """Return the files below a folder with one of these suffixes, sorted.
 
-    Hidden files and folders are left out; links to folders are followed, each folder once. What
-    is deleted meanwhile is left out, and so is, with a warning, a link that leads nowhere.
+    Hidden files and folders are left out. Links to folders are followed, each folder once. Files
+    that are deleted in the meantime are left out, as are broken links, with a warning.
 
     Parameters
     ----------
@@ -122,13 +134,13 @@ def files(
     suffixes : str
         Ends of their names.
     on_error : callable, optional
-        Called with the error of each folder that cannot be listed; the others are listed
-        nevertheless. By default the first error is raised.
+        Called with the error of each folder that cannot be listed; the others are still listed. By
+        default the first error is raised.
 
     Raises
     ------
     OSError
-        If a folder cannot be listed: to go on would silently lose what is in it.
+        If a folder cannot be listed: ignoring it would silently lose its files.
     """
     top = os.fspath(folder)
     found = entries(top, follow=True, on_error=on_error) if os.path.lexists(top) else ()
@@ -143,27 +155,27 @@ def entries(
     follow: bool = False,
     on_error: Optional[Callable[[OSError], None]] = None,
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield what is below a folder at any depth, folders too.
+    """Yield the files and folders below a folder, at any depth.
 
     Parameters
     ----------
     top : str
         The folder.
     hidden : bool
-        Whether names that begin with a dot are yielded, too.
+        Whether names that begin with a dot are included.
     follow : bool
         Whether links to folders are followed, each folder once.
     on_error : callable, optional
-        As of `files`.
+        As for `files`.
 
     Raises
     ------
     OSError
-        As of `files`.
+        As for `files`.
     """
     seen: set[tuple[int, int]] = set()
     folders = [top]
-    while folders:  # no recursion: there may be more levels than Python has
+    while folders:  # no recursion: folders may be nested deeper than Python's limit
         folder = folders.pop()
         try:
             if follow:
@@ -171,18 +183,18 @@ def entries(
                 if (info.st_dev, info.st_ino) in seen:
                     continue
                 seen.add((info.st_dev, info.st_ino))
-            with os.scandir(folder) as found:  # several times quicker than pathlib's way
+            with os.scandir(folder) as found:  # several times faster than pathlib
                 inner = list(found)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and folder != top:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             if on_error is None:
                 raise
             on_error(error)
             continue
         for entry in inner:
             if hidden or not entry.name.startswith("."):
-                with contextlib.suppress(OSError):  # a link to itself, or where nobody may look
+                with contextlib.suppress(OSError):  # a link to itself, or no permission
                     if entry.is_dir(follow_symlinks=follow):
                         folders.append(entry.path)
                 yield entry
@@ -192,5 +204,5 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     with contextlib.suppress(OSError):
         if entry.is_file() or entry.is_dir() or not entry.is_symlink():
             return entry.is_file()
-    _logger.warning("%s: left out: this link leads nowhere", entry.path)
+    _logger.warning("%s: left out: broken link", entry.path)
     return False

@@ -31,7 +31,7 @@ UNKNOWN_OP_TYPE = "unknown"
 
 
 class Problems:
-    """What to do with files and lines that cannot be read: raise at once, or collect.
+    """Handling of files and lines that cannot be read: raise at once, or collect.
 
     Parameters
     ----------
@@ -41,42 +41,42 @@ class Problems:
     Attributes
     ----------
     errors : list of DataError
-        What was collected.
+        The collected errors.
     """
 
     def __init__(self, on_error: OnError = "raise") -> None:
         if on_error not in ("raise", "collect"):
-            raise ConfigError(f"on_error={on_error!r}; allowed are 'raise' and 'collect'")
+            raise ConfigError(f"on_error={on_error!r}; allowed: 'raise', 'collect'")
         self.on_error = on_error
         self.errors: list[DataError] = []
 
     def add(self, error: DataError) -> None:
-        """Raise `error`, or keep it."""
+        """Raise an error, or collect it."""
         if self.on_error == "raise":
             raise error
         self.errors.append(error)
 
     @contextlib.contextmanager
     def guard(self, path: Path) -> Iterator[None]:
-        """Treat what goes wrong in the block as a problem of `path`."""
+        """Treat errors in the block as problems of `path`."""
         try:
             yield
         except DataError as error:
             self.add(error)
         except FileNotFoundError:
-            _logger.warning("%s: left out: it was deleted meanwhile", path)
+            _logger.warning("%s: left out: deleted in the meantime", path)
         except OSError as error:
             self.add(unreadable(path, error))
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    """Make the error for a file or folder that cannot be read."""
+    """Return the error for a file or folder that cannot be read."""
     return DataError(f"cannot be read: {error.strerror or error}", path=path)
 
 
 @contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
-    """Switch the cyclic garbage collector off: it would walk all records again and again."""
+    """Disable the cyclic garbage collector, which would traverse all records again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -94,7 +94,7 @@ def _files(folder: Path, problems: Problems, *suffixes: str) -> list[Path]:
 
 
 def data_files(root: Path, problems: Problems) -> Iterator[Path]:
-    """Yield all files of workloads and traces; old datasets keep workloads below ``traces/``."""
+    """Yield all files of workloads and traces; in old datasets workloads are in ``traces/``."""
     for folder in (layout.WORKLOADS, layout.TRACES):
         yield from _files(root / folder, problems, ".jsonl", ".json")
 
@@ -107,7 +107,7 @@ def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:
     root : Path
         The dataset.
     problems : Problems
-        What to do with broken files and duplicate names.
+        Handling of invalid files and duplicate names.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:
 
 
 def load_definition(path: Path, root: Path) -> Definition:
-    """Read one definition; one of 2025-08 that has no op type gets the name of its folder.
+    """Read one definition; one of 2025-08 without an op type gets the name of its folder.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def load_definition(path: Path, root: Path) -> Definition:
 
 
 def load_solutions(root: Path, problems: Problems) -> dict[str, list[Solution]]:
-    """Read all solutions, by definition; parameters as of `load_definitions`."""
+    """Read all solutions, by definition; parameters as for `load_definitions`."""
     read = partial(load_json_file, Solution)
     found: dict[str, list[Solution]] = {}
     for one in _load("solution", root / layout.SOLUTIONS, read, problems):
@@ -164,8 +164,8 @@ def _load(
             record = read(path)
             first = files.setdefault(record.name, path)
             if first is not path:
-                message = f"there is another {kind} named '{record.name}': {first}"
-                hint = f"rename or remove one of the two; names of {kind}s are unique in a dataset"
+                message = f"another {kind} is named '{record.name}': {first}"
+                hint = f"rename or remove one of them; {kind} names are unique in a dataset"
                 raise DuplicateNameError(message, path=path, field="name", hint=hint)
             yield record
 
@@ -174,7 +174,7 @@ Records = dict[str, "list[Trace]"]
 
 
 def load_traces(root: Path, problems: Problems) -> tuple[Records, Records]:
-    """Read all workloads and traces, wherever they lie.
+    """Read all workloads and traces, in whichever folder they are.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def load_traces(root: Path, problems: Problems) -> tuple[Records, Records]:
                 for line, text in read_records(path):
                     try:
                         trace = reader.read(text, path=path, line=line)
-                    except DataError as error:  # one bad line; the next may be fine
+                    except DataError as error:  # the next line may be valid
                         problems.add(error)
                         continue
                     target = traces if trace.solution is not None else workloads

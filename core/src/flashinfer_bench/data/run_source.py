@@ -1,7 +1,7 @@
-"""Recorded runs as rows: what rankings, reports and `flashinfer_bench.apply` go through.
+"""Recorded runs as rows, which rankings, reports and `flashinfer_bench.apply` read.
 
-A row has all of a run but its log and samples. Rows of a dataset folder come from its index (see
-`flashinfer_bench.data.index`), rows of traces in memory are made of these.
+A row has all data of a run except its log and samples. Rows of a dataset folder come from its index
+(see `flashinfer_bench.data.index`); others are made from traces in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Clock(NamedTuple):
-    """How the latency of a run was taken; an empty text is what its trace does not say.
+    """How the latency of a run was measured; values missing in its trace are empty.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Clock(NamedTuple):
     cache : str
         State of the device's caches before each call: ``cold`` or ``warm``.
     stop_rule : str
-        What decided how many calls were timed.
+        The rule that decided how many calls were timed.
     reference : str
         When the reference was timed: ``beside`` the solution, ``before`` it, or ``not``.
     """
@@ -43,7 +43,7 @@ class Clock(NamedTuple):
 
     @classmethod
     def of(cls, timer: Any, stop_rule: Any, timing: Any) -> Clock:
-        """Return the clock that the provenance of a run names."""
+        """Return the clock described by the provenance of a run."""
         told = timing if isinstance(timing, dict) else {}
         words = (timer, told.get("cache"), stop_rule, told.get("reference"))
         return cls(*(word if isinstance(word, str) else "" for word in words))
@@ -54,9 +54,9 @@ Ends = tuple[float, float]
 
 
 class Task(msgspec.Struct, eq=False, gc=False):
-    """A solution on a workload: what several rows share.
+    """A solution on a workload, shared by several rows.
 
-    `workload` and `axes` are those of the workload, `text` is all of it, as JSON.
+    `workload` is the uuid of the workload, `axes` its axes, `text` all of it as JSON.
     """
 
     definition: str
@@ -67,10 +67,10 @@ class Task(msgspec.Struct, eq=False, gc=False):
 
 
 class Origin(msgspec.Struct, array_like=True, eq=False, gc=False):
-    """Where runs were made, and how they were timed and judged: what many rows share.
+    """Where runs were made, and how they were timed and judged, shared by many rows.
 
-    `is_judged` is whether they name their evaluator, `solution_hash` the content of the solution
-    that was run, if it is recorded.
+    `is_judged` is whether the evaluator is recorded, `solution_hash` the digest of the solution
+    that was run, if recorded.
     """
 
     hardware: str
@@ -81,16 +81,16 @@ class Origin(msgspec.Struct, array_like=True, eq=False, gc=False):
 
 
 class RunDetails(NamedTuple):
-    """What only the line of a run tells: it is large, and seldom asked for.
+    """Details of a run that rows do not have, because they are large and rarely needed.
 
     Attributes
     ----------
     log : str
-        What was printed and noticed.
+        The log of the trace.
     counted_ms, dropped_ms : tuple of float
         The samples that count and those that do not, in milliseconds, in the order taken.
     timing : mapping
-        How the samples were taken, as ``provenance.timing`` of the trace has it.
+        How the samples were taken: ``provenance.timing`` of the trace.
     """
 
     log: str = ""
@@ -113,18 +113,18 @@ class RunDetails(NamedTuple):
 
 
 class Source(Protocol):
-    """Where rows come from."""
+    """A source of rows: a file, or traces in memory."""
 
     def read(self, rows: Iterable[RunRow]) -> Iterable[Trace]:
-        """Return the traces of some rows of this source, in their order."""
+        """Return the traces of some rows of this source, in the same order."""
 
 
 class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A run without its log and samples: what tables and rankings show of it.
+    """A run without its log and samples, for tables and rankings.
 
-    Times are in milliseconds. They are None unless the run passed; the errors are None where
-    outputs were not compared. ``sample_total`` counts all samples, ``dropped`` those that do not
-    count. ``note`` is what an evaluator has noted of the run, see `note_of`.
+    Times are in milliseconds. They are None unless the run passed; the errors are None if outputs
+    were not compared. ``sample_total`` is the number of all samples, ``dropped`` of those that do
+    not count. ``note`` has remarks of the evaluator; see `note_of`.
     """
 
     source: Source
@@ -172,7 +172,7 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def clock(self) -> Clock:
-        """How the latency was taken."""
+        """How the latency was measured."""
         return self.origin.clock
 
     @property
@@ -182,19 +182,19 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def disputed(self) -> bool:
-        """Whether its judge doubts its latency: nothing ranks it then, nor does apply use it."""
+        """Whether the latency is disputed: it is then neither ranked nor used by apply."""
         return self.note is not None and '"disputed": ' in self.note
 
     @property
     def replayable(self) -> bool:
-        """Whether a call could have been answered from another's result, as all see the same."""
+        """Whether timed calls could be answered from memory, because all inputs are alike."""
         return self.note is not None and '"replayable": true' in self.note
 
     @property
     def speedup(self) -> Optional[float]:
-        """The reference's latency over the solution's; None where the reference was not timed.
+        """Latency of the reference over that of the solution; None if either was not timed.
 
-        Recomputed: files differ in what they wrote where nothing was timed.
+        Recomputed, because releases wrote different values where the reference was not timed.
         """
         latency, reference = self.latency_ms, self.reference_latency_ms
         if not latency or not reference or math.inf in (latency, reference):
@@ -203,17 +203,17 @@ class RunRow(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def loose(self) -> bool:
-        """Whether it passed within 0.01, and would not have by ``--tolerance dtype``."""
+        """Whether it passed within 0.01, but would fail with ``--tolerance dtype``."""
         return self.note is not None and '"loose_tolerance": true' in self.note
 
 
 def read_traces(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, Trace]]:
-    """Yield some rows with their traces, source by source, so that each file is opened once.
+    """Yield rows with their traces, source by source, so that each file is opened once.
 
     Raises
     ------
     DataError
-        If a file of the dataset was rewritten since.
+        If a file of the dataset has been rewritten since.
     """
     by_source: dict[int, list[RunRow]] = {}
     for row in rows:
@@ -223,7 +223,7 @@ def read_traces(rows: Iterable[RunRow]) -> Iterator[tuple[RunRow, Trace]]:
 
 
 def read_details(rows: Iterable[RunRow]) -> list[RunDetails]:
-    """Return logs and samples of some rows, in their order; raises what `read_traces` does."""
+    """Return logs and samples of rows, in the same order; raises like `read_traces`."""
     wanted = list(rows)
     found = {id(row): RunDetails.of(trace) for row, trace in read_traces(wanted)}
     return [found[id(row)] for row in wanted]
@@ -234,19 +234,19 @@ _NO_ERRORS: Any = SimpleNamespace(**dict.fromkeys(Correctness.model_fields))
 
 
 class RowMaker:
-    """Makes rows of traces, or of what was decoded of their lines.
+    """Makes rows of traces, or of decoded lines.
 
     Parameters
     ----------
     source : Source
-        Where the rows will say that they come from.
+        Source of the rows.
     rows : sequence of RunRow
-        Rows that are there already; what new ones have in common with them is shared.
+        Existing rows; new ones share equal parts with them.
 
     Attributes
     ----------
     rows : list of RunRow
-        These and the new ones.
+        Existing and new rows.
     workloads : list of (str, str)
         Definition and uuid of each workload trace.
     """
@@ -280,7 +280,7 @@ class RowMaker:
     def _task(self, trace: Any) -> Task:
         workload = trace.workload
         known = self._texts.get(id(workload))
-        if known is None:  # the workload is kept, and so its id
+        if known is None:  # the workload is kept, so that its id stays unique
             known = self._texts[id(workload)] = workload.model_dump_json(), workload
         key = trace.definition, trace.solution, known[0]
         task = self._tasks.get(key)
@@ -299,13 +299,13 @@ class RowMaker:
                 content if isinstance(content, str) else None,
             )
         known = self._origins.get(key)
-        if known is None:  # the environment is kept, and so its id
+        if known is None:  # the environment is kept, so that its id stays unique
             known = self._origins[key] = Origin(where.hardware, where.libs, *key[1:]), where
         return known[0]
 
 
 def note_of(extra: Mapping[str, Any]) -> Optional[str]:
-    """Return what an evaluator has noted of a run that says whether it may be relied on.
+    """Return the evaluator's remarks on the reliability of a run.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def note_of(extra: Mapping[str, Any]) -> Optional[str]:
     Returns
     -------
     str or None
-        JSON: the share of elements that match, null if that is not given as it should be, and
+        A JSON list: the share of matching elements (null if missing or invalid), and
         ``integrity``. None if there is neither.
     """
     ratio, integrity = extra.get("matched_ratio"), extra.get("integrity")

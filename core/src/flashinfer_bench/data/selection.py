@@ -1,4 +1,4 @@
-"""The part of a dataset that options or arguments name."""
+"""Selecting a part of a dataset by names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNKNOWN_AUTHOR = "(unknown)"
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of a dataset to look at; an empty tuple selects everything.
+    """A part of a dataset; an empty tuple selects everything.
 
     Parameters
     ----------
     definitions, solutions, op_types, authors, workloads : tuple of str
         Names, or patterns such as ``rmsnorm_*``.
     hardware : tuple of str
-        Parts of the names of devices, upper and lower case being the same.
+        Parts of device names, case-insensitive.
     """
 
     definitions: tuple[str, ...] = ()
@@ -38,16 +38,16 @@ class Selection:
     workloads: tuple[str, ...] = ()
 
     def check_names(self, trace_set: TraceSet) -> None:
-        """Refuse names that the dataset does not have.
+        """Check that the dataset has all names.
 
         Raises
         ------
         UnknownNameError
-            With the unknown names in ``unknown``, and what is close to them in the hint.
+            With the unknown names in ``unknown``, and similar names in the hint.
         """
         solutions = [one for group in trace_set.solutions.values() for one in group]
         names = {one.name for one in solutions}
-        if not names.issuperset(self.solutions):  # of traces whose solution is gone
+        if not names.issuperset(self.solutions):  # also accept solutions that only traces name
             names.update(row.solution for row in trace_set.run_rows())
         op_types = {one.op_type for one in trace_set.definitions.values()}
         _refuse_unknown("definition", self.definitions, set(trace_set.definitions))
@@ -59,12 +59,12 @@ class Selection:
         _refuse_unknown("author", self.authors, {UNKNOWN_AUTHOR, *(s.author for s in solutions)})
 
     def narrow(self, trace_set: TraceSet) -> TraceSet:
-        """Return the part of a dataset that is wanted, with its root and all traces.
+        """Return the selected part of a dataset, with its root and all traces.
 
         Raises
         ------
         UnknownNameError
-            As of `check_names`.
+            As for `check_names`.
         """
         if self == Selection():
             return trace_set
@@ -88,19 +88,19 @@ class Selection:
         )
 
     def wants_definition(self, name: str, op_type: str) -> bool:
-        """Return whether results of this definition are wanted."""
+        """Return whether the definition is selected."""
         return _wanted(name, self.definitions) and _wanted(op_type, self.op_types)
 
     def wants_solution(self, name: str, author: str) -> bool:
-        """Return whether results of this solution are wanted."""
+        """Return whether the solution is selected."""
         return _wanted(name, self.solutions) and _wanted(author, self.authors)
 
     def wants_workload(self, uuid: str) -> bool:
-        """Return whether results on this workload are wanted."""
+        """Return whether the workload is selected."""
         return _wanted(uuid, self.workloads)
 
     def wants_hardware(self, name: str) -> bool:
-        """Return whether results from this device are wanted."""
+        """Return whether the device is selected."""
         parts = self.hardware
         return not parts or any(part.lower() in name.lower() for part in parts)
 

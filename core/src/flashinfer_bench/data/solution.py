@@ -16,9 +16,9 @@ from flashinfer_bench.errors import DataError, UnsafePathError
 
 
 class SupportedLanguages(NameEnum):
-    """Languages that the project knows of.
+    """Known languages.
 
-    The list is not closed: whether a language can be built is up to the installed plugins.
+    Other languages are allowed; the installed plugins decide which ones can be built.
     """
 
     PYTHON = "python"
@@ -32,7 +32,7 @@ class SupportedLanguages(NameEnum):
 
 
 class SupportedBindings(NameEnum):
-    """Ways of calling compiled code that the project knows of."""
+    """Known bindings, that is, ways of calling compiled code."""
 
     TVM_FFI = "tvm-ffi"
     TORCH = "torch"
@@ -52,12 +52,12 @@ def _known_binding(name: Optional[str]) -> Optional[str]:
 
 
 def _safe_path(text: str) -> str:
-    """Check that a source file stays where it is written to, on every system."""
+    """Check that a source path stays in the folder of the solution, on every system."""
     posix, windows = PurePosixPath(text), PureWindowsPath(text)
     if posix.is_absolute() or windows.anchor or ".." in windows.parts or "\0" in text:
         raise UnsafePathError(f"source path '{text}' must be relative and without '..'")
     if not posix.parts or text.endswith(("/", "\\")):
-        raise UnsafePathError(f"source path '{text}' names no file")
+        raise UnsafePathError(f"source path '{text}' does not name a file")
     return text
 
 
@@ -69,10 +69,10 @@ def _entry_point(text: str) -> str:
 
 
 def _as_list(flags: Any) -> Any:
-    """Return compile options as a list where they are in one string, or null."""
+    """Split compile options given as one string; null becomes an empty list."""
     try:
         return shlex.split(flags or "") if isinstance(flags, (str, type(None))) else flags
-    except ValueError:  # an open quote: validation says that it is no list
+    except ValueError:  # an open quote; validation reports that it is not a list
         return flags
 
 
@@ -94,7 +94,7 @@ class SourceFile(SchemaModel):
     Parameters
     ----------
     path : str
-        Where it belongs, relative to the solution's folder, with ``/``.
+        Path relative to the solution's folder, with ``/``.
     content : str
         Its text.
     """
@@ -106,9 +106,9 @@ class SourceFile(SchemaModel):
 
 
 class CompileOptions(SchemaModel):
-    """What a compiled solution asks of its compilers, on top of what its builder sets.
+    """Compiler options of a solution, in addition to those of its builder.
 
-    Other spellings of the names are read, too, and flags in one string.
+    Other spellings of the names, and flags in one string, are accepted as well.
 
     Parameters
     ----------
@@ -145,22 +145,22 @@ class BuildSpec(SchemaModel):
     Parameters
     ----------
     language : str
-        Language, in lower case. Any name loads; building needs a plugin that handles it.
+        Language, in lower case. Any name is accepted; building needs a plugin for it.
     target_hardware : list of str
         Hardware that it is written for, at least one name.
     entry_point : str
         ``file::symbol``; the file is one of the sources.
     dependencies : list of str
-        Packages it needs.
+        Required packages.
     destination_passing_style : bool
-        Whether outputs are passed in as further arguments; otherwise they are returned. If a file
-        does not say, it reads as True, and is not written back.
+        Whether outputs are passed in as further arguments; otherwise they are returned. If missing
+        in a file, it is True, and is not written back.
     binding : str, optional
         How compiled code is called: ``tvm-ffi`` (the default for C++ and CUDA) or ``torch``.
     compile_options : CompileOptions, optional
-        Flags for compilers and the linker. Empty options count as None.
+        Flags for compilers and the linker. Empty options are stored as None.
 
-    Further keys, such as ``build_commands`` of older releases, are kept, and nothing runs them.
+    Further keys, such as ``build_commands`` of older releases, are kept but never executed.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -178,16 +178,16 @@ class BuildSpec(SchemaModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
-        """Take null for not stated."""
+        """Treat null as missing."""
         if not isinstance(data, dict) or data.get("destination_passing_style", 0) is not None:
             return data
         return {key: value for key, value in data.items() if value is not None}
 
     @pydantic.model_serializer(mode="wrap")
     def _leave_unstated(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a calling convention that was never stated, and options that there are not.
+        """Leave out a calling convention that was not given, and missing compile options.
 
-        Builders may infer the first; without the second, older hashes and files stay as they are.
+        Builders may infer the former; omitting the latter keeps older hashes and files unchanged.
         """
         data: dict[str, Any] = serialize(self)
         if "destination_passing_style" not in self.model_fields_set:
@@ -207,11 +207,11 @@ class Solution(SchemaModel):
     definition : str
         Name of the definition that it implements.
     author : str
-        Who or what wrote it.
+        Person or program that wrote it.
     spec : BuildSpec
         How it is built and called.
     sources : list of SourceFile
-        Its files, the entry point's among them; no path occurs twice.
+        Its files, including that of the entry point; paths are unique.
     description : str, optional
         What it does.
     """
@@ -228,7 +228,7 @@ class Solution(SchemaModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _upgrade(cls, data: Any) -> Any:
-        """Find the file of an entry point of 2025-07, which was a symbol of the main file."""
+        """Add the main file to an entry point of 2025-07, which was only a symbol."""
         spec = data.get("spec") if isinstance(data, dict) else None
         if not isinstance(spec, dict):
             return data
@@ -243,9 +243,8 @@ class Solution(SchemaModel):
         for index, source in enumerate(self.sources):
             path = PurePosixPath(source.path)
             if path in seen:
-                raise DataError(
-                    f"the path '{source.path}' comes twice", field=f"sources.{index}.path"
-                )
+                message = f"the path '{source.path}' occurs twice"
+                raise DataError(message, field=f"sources.{index}.path")
             seen.add(path)
         entry = self.get_entry_source()
         if entry is None:
@@ -256,9 +255,8 @@ class Solution(SchemaModel):
             )
         if not entry.content.strip():
             index = self.sources.index(entry)
-            raise DataError(
-                f"the entry file '{entry.path}' is empty", field=f"sources.{index}.content"
-            )
+            message = f"the entry file '{entry.path}' is empty"
+            raise DataError(message, field=f"sources.{index}.content")
         return self
 
     def get_entry_path(self) -> str:
@@ -270,19 +268,19 @@ class Solution(SchemaModel):
         return self.spec.entry_point.partition("::")[2]
 
     def get_entry_source(self) -> Optional[SourceFile]:
-        """Return the file that the entry point names."""
+        """Return the file of the entry point, or None."""
         path = PurePosixPath(self.get_entry_path())
         return next((file for file in self.sources if PurePosixPath(file.path) == path), None)
 
     def requires_build(self) -> bool:
-        """Return whether a compiler must run before it can be called."""
+        """Return whether it must be compiled before it can be called."""
         return self.spec.language not in _PYTHON_FAMILY
 
     def hash(self) -> str:
-        """Return a digest of what is built: definition, specification and sources.
+        """Return a digest of definition, build specification and sources.
 
-        Name, author and description do not enter, nor does the order of the sources, nor what the
-        specification keeps of older releases.
+        Name, author, description, the order of the sources and unknown keys of the specification
+        do not matter.
 
         Returns
         -------
@@ -296,7 +294,7 @@ class Solution(SchemaModel):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def with_unique_name(self) -> Solution:
-        """Return the same solution with a name that tells its content: ``name_1a2b3c4d``."""
+        """Return the same solution with the digest in its name: ``name_1a2b3c4d``."""
         return self.model_copy(update={"name": f"{self.name}_{self.hash()[:8]}"})
 
     def to_json(self) -> str:

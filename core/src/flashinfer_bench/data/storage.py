@@ -1,12 +1,12 @@
-"""Writing files so that nothing is lost: locked appends, atomic replacement, fsync.
+"""Durable writing: locked appends, atomic replacement, fsync.
 
-A data file is only ever appended to while its lock (a hidden file beside it) is held, by one
-``write`` of whole lines. If that fails, the file is cut back to what it was. If the process is
-killed in the middle, the next append moves the unfinished line aside; readers skip it.
+Lines are appended to a data file with one ``write``, while its lock (a hidden file next to it) is
+held. If that fails, the file is truncated to its previous size. If the process is killed in the
+middle, the next append moves the unfinished line to another file; readers skip it.
 
-The lock is a ``flock``, which ends with its process. Where the file system has none, or one that
-other machines do not see, ``FIB_DATASET_LOCK=soft`` locks by the existence of a file instead, which
-names its owner so that the next one can tell that it is dead.
+The lock is a ``flock``, which ends with its process. On file systems without it, or where other
+machines do not see it, ``FIB_DATASET_LOCK=soft`` uses the existence of a lock file instead. The
+file names its owner, so that locks of dead processes can be recognised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 60.0
-"""Seconds to wait for another process; a dead process holds no lock."""
+"""Seconds to wait for another process; locks of dead processes are released."""
 
 _BLOCK = 1 << 16
 
@@ -51,12 +51,12 @@ def soft_lock_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock of a data file; its folder is made if need be.
+    """Hold the lock of a data file; its folder is created if necessary.
 
     Raises
     ------
     StorageError
-        If the lock cannot be had in `timeout_s` seconds, or not be made at all.
+        If the lock cannot be created, or is not acquired within `timeout_s` seconds.
     """
     soft = env.soft_dataset_locks()
     file = soft_lock_path(path) if soft else lock_path(path)
@@ -65,15 +65,11 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        hint = f"see who has {file} open"
+        hint = f"find the process that has {file} open, for example with lsof"
         if soft:
-            hint = (
-                f"{file} names the owner; "
-                "if that process is gone, 'fib doctor --repair' takes it away"
-            )
-        raise StorageError(
-            f"{path}: another process has held its lock for {timeout_s:g} s", hint=hint
-        ) from error
+            hint = f"{file} names the owner; if it has ended, run 'fib doctor --repair'"
+        message = f"{path}: locked by another process for more than {timeout_s:g} s"
+        raise StorageError(message, hint=hint) from error
     except OSError as error:
         raise storage_error(path.parent, error) from error
     try:
@@ -83,26 +79,26 @@ def locked(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
 
 
 def append_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Append whole lines to a file, durably, in one piece.
+    """Append whole lines to a file, durably and all at once.
 
     Parameters
     ----------
     path : Path
-        The file; it is made if it does not exist.
+        The file; it is created if it does not exist.
     lines : sequence of bytes
         The lines, each with its newline.
 
     Raises
     ------
     StorageError
-        If it cannot be done; the file is then as it was before.
+        If writing fails; the file is then unchanged.
     """
     if not lines:
         return
     with locked(path):
         existed = path.exists()
         try:
-            if path.is_file():  # a device may have no end
+            if path.is_file():  # devices may be endless
                 _split_into_lines(path)
             _append(path, b"".join(lines))
         except OSError as error:
@@ -115,7 +111,7 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
 
 
 def _split_into_lines(path: Path) -> None:
-    """Rewrite a file that is one JSON document, which no line could be put behind."""
+    """Rewrite a file that is one JSON document as lines, so that lines can be appended."""
     with path.open("rb") as file:
         whole = read_whole(file)
     if whole is not None:
@@ -134,7 +130,7 @@ def _append(path: Path, data: bytes) -> None:
         try:
             _write_all(descriptor, b"\n" + data if tail else data)
             _sync(descriptor)
-        except BaseException:  # also Ctrl-C: never leave half a line behind
+        except BaseException:  # also Ctrl-C: never leave half a line
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, size)
             raise
@@ -149,13 +145,13 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _sync(descriptor: int) -> None:
-    """Wait until what was written is on disk, unless ``FIB_FSYNC`` says not to."""
+    """Wait until written data is on disk, unless ``FIB_FSYNC`` is never."""
     if env.fsync_wanted():
         os.fsync(descriptor)
 
 
 def _unfinished_line(descriptor: int) -> bytes:
-    """Return what follows the last newline."""
+    """Return the bytes after the last newline."""
     end = os.fstat(descriptor).st_size
     blocks: list[bytes] = []
     while end > 0 and not (blocks and b"\n" in blocks[-1]):
@@ -175,12 +171,12 @@ def _move_aside(path: Path, tail: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file durably; readers see the old content or the new, never a part.
+    """Write a file durably and atomically: readers see either the old or the new content.
 
     Raises
     ------
     StorageError
-        If it cannot be done; an existing file is then unchanged.
+        If writing fails; an existing file is then unchanged.
     """
     with replacing(path) as file:
         file.write(data)
@@ -188,12 +184,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a hidden file that replaces a file, durably, if the block ends well.
+    """Yield a hidden file that durably replaces a file if the block does not raise.
 
     Raises
     ------
     StorageError
-        As of `replace_file`.
+        As for `replace_file`.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
@@ -212,7 +208,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder durable, where the system can."""
+    """Make a new name in a folder durable, where the system supports it."""
     if not env.fsync_wanted():
         return
     with contextlib.suppress(OSError):
@@ -224,16 +220,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
-    """Make the error about a file that cannot be written, with what to do about it."""
+    """Return the error for a file that cannot be written, with a hint for its cause."""
     hint = "free some space or check the permissions, then retry"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        hint = "it is read-only here: change its permissions, or write elsewhere or to a copy"
+        hint = "change the permissions, or write elsewhere or to a copy"
     elif error.errno in MISNAMED:
         hint = "name another path"
     elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-        hint = "another process has made it meanwhile; retry"
+        hint = "another process has created it in the meantime; retry"
     elif error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-        hint = "this file system has no locks; set FIB_DATASET_LOCK=soft wherever it is written to"
+        hint = "this file system has no locks; set FIB_DATASET_LOCK=soft for all processes"
     made = StorageError(f"{path}: cannot write: {error.strerror or error}", hint=hint)
     made.errno = error.errno
     return made

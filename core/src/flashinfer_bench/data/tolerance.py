@@ -1,4 +1,4 @@
-"""How far an output may be from the reference's."""
+"""Tolerances: how far outputs may be from those of the reference."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OTHER_SPELLINGS = {"max_atol": "atol", "max_rtol": "rtol"}
 
 
 class OutputTolerance(SchemaModel):
-    """How far one output may be from the reference's; None leaves it to the layer below.
+    """Tolerance of one output; values that are None are taken from the layer below.
 
-    The names ``max_atol`` and ``max_rtol``, which SOL-ExecBench writes, are read too.
+    The names ``max_atol`` and ``max_rtol`` of SOL-ExecBench are accepted as well.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class OutputTolerance(SchemaModel):
     required_matched_ratio : float, optional
         Share of the elements that must match, in (0, 1].
     max_error_cap : float, optional
-        No element may have a larger absolute error, whether it has to match or not.
+        Maximum absolute error of any element, including those that need not match.
     """
 
     atol: Optional[_NotNegative] = None
@@ -45,7 +45,7 @@ class OutputTolerance(SchemaModel):
         if not isinstance(data, dict) or not _OTHER_SPELLINGS.keys() & data.keys():
             return data
         renamed = {_OTHER_SPELLINGS.get(key, key): value for key, value in data.items()}
-        # Where both are given the name of this format counts.
+        # If both spellings are given, the name of this format is used.
         return {**renamed, **{key: data[key] for key in data.keys() & renamed.keys()}}
 
     @model_serializer(mode="wrap")
@@ -54,20 +54,20 @@ class OutputTolerance(SchemaModel):
 
 
 class Tolerance(OutputTolerance):
-    """How far outputs may be from the reference's; None leaves it to the layer below.
+    """Tolerance of outputs; values that are None are taken from the layer below.
 
     Parameters
     ----------
     atol, rtol, required_matched_ratio, max_error_cap
         For all outputs; see `OutputTolerance`.
     outputs : dict of str to OutputTolerance, optional
-        The same for single outputs, which takes precedence.
+        The same for single outputs; these values take precedence.
     """
 
     outputs: Optional[dict[NonEmptyStr, OutputTolerance]] = None
 
     def values_for(self, output: str) -> dict[str, float]:
-        """Return what is set for one output, its own values over those for all of them."""
+        """Return the values for one output: its own, else those for all outputs."""
         own = (self.outputs or {}).get(output)
         shared = self.model_dump(exclude={"outputs"})
         return {**shared, **(own.model_dump() if own is not None else {})}
@@ -76,34 +76,34 @@ class Tolerance(OutputTolerance):
 def require_known_outputs(
     tolerance: Optional[Tolerance], known: Collection[str], *, field: str = "tolerance"
 ) -> None:
-    """Refuse tolerances for outputs that a definition does not have.
+    """Check that a tolerance names only outputs of the definition.
 
     Parameters
     ----------
     tolerance : Tolerance, optional
-        Of a definition or workload.
+        Tolerance of a definition or workload.
     known : collection of str
         Names of the definition's outputs.
     field : str
-        Where the tolerance stands in its record.
+        Field of the tolerance in its record.
 
     Raises
     ------
     DataError
-        About the first of them.
+        For the first unknown output.
     """
     for name in (tolerance.outputs if tolerance is not None else None) or ():
         if name not in known:
             raise DataError(
-                f"the definition has no output {name!r}; it has {', '.join(known)}",
+                f"unknown output {name!r}; available outputs: {', '.join(known)}",
                 field=f"{field}.outputs.{name}",
             )
 
 
 def without_tolerance(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a serialised record without its tolerance if it has none.
+    """Return a serialised record, without the field ``tolerance`` if it is None.
 
-    Most records have none, and readers of before tolerances existed write such records the same.
+    Most records have no tolerance; they are written as before tolerances existed.
     """
     if record.get("tolerance") is None:
         record.pop("tolerance", None)

@@ -1,4 +1,4 @@
-"""Traces: what came of running a solution on a workload."""
+"""Traces: results of running a solution on a workload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flashinfer_bench.data.base import (
     number_for_word,
     without_empty,
 )
-from flashinfer_bench.data.workload import InputDesc as InputDesc  # older releases have these here
+from flashinfer_bench.data.workload import InputDesc as InputDesc  # older code imports these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
 from flashinfer_bench.data.workload import SafetensorsInput as SafetensorsInput
 from flashinfer_bench.data.workload import ScalarInput as ScalarInput
@@ -32,31 +32,31 @@ from flashinfer_bench.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# ------------------------------------------------------------- samples, as one short text
+# ------------------------------------------------------------- samples, as one short string
 #
-# ``f32:`` and their bytes in Base64. A list of numbers takes twice the room in a trace. The bytes
-# are IEEE 754 single-precision numbers, least significant byte first: 24 bits tell a nanosecond in
-# 16 ms, which no clock does any better. What is stored is what was measured, rounded by `rounded`;
-# a median over the stored samples is exactly the latency of the trace.
+# ``f32:`` and the samples in Base64, which takes half the space of a list of numbers. Each is an
+# IEEE 754 single-precision number, little-endian: 24 bits resolve a nanosecond in 16 ms, and clocks
+# are not more precise. Samples are rounded by `rounded` before the median is taken, so that the
+# median of the stored samples is exactly the latency of the trace.
 
 PREFIX = "f32:"
 _BYTES = 4
 
 
 def rounded(values: Iterable[float]) -> tuple[float, ...]:
-    """Return `values` as they can be stored: each the nearest single-precision number.
+    """Return `values`, each rounded to the nearest single-precision number.
 
     Raises
     ------
     OverflowError
-        If one is larger than any such number: 3.4e38.
+        If one is above the maximum of such numbers, 3.4e38.
     """
     given = tuple(values)
     return struct.unpack(f"<{len(given)}f", struct.pack(f"<{len(given)}f", *given))
 
 
 def packed(values: list[float]) -> Union[str, list[float]]:
-    """Return the text for some samples, or the samples where a text could not hold them exactly."""
+    """Return samples as a string, or unchanged if a string could not store them exactly."""
     form = f"<{len(values)}f"
     try:
         raw = struct.pack(form, *values)
@@ -68,45 +68,44 @@ def packed(values: list[float]) -> Union[str, list[float]]:
 
 
 def unpacked(text: str) -> list[float]:
-    """Return the samples that a text holds.
+    """Return the samples in a string of `packed`.
 
     Raises
     ------
     ValueError
-        If it holds none that `packed` could have written.
+        If `packed` could not have written the string.
     """
     if not text.startswith(PREFIX):
-        raise ValueError(f"samples are a list of numbers, or a text that begins with {PREFIX!r}")
+        raise ValueError(f"samples must be a list of numbers, or begin with {PREFIX!r}")
     try:
         raw = base64.b64decode(text[len(PREFIX) :], validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"samples are not in Base64: {error}") from error
+        raise ValueError(f"samples are not valid Base64: {error}") from error
     if len(raw) % _BYTES:
-        raise ValueError(f"{len(raw)} bytes of samples are no whole number of samples")
+        raise ValueError(f"samples have {len(raw)} bytes, which is not a multiple of {_BYTES}")
     values = array("f", raw)
     if sys.byteorder == "big":
         values.byteswap()
-    if values and not (
-        min(values) >= 0 and math.isfinite(sum(values))
-    ):  # no NaN, whatever min says
-        raise ValueError("a sample is a number of milliseconds that is finite and not negative")
+    # The sum is not finite if any value is NaN, which min may miss.
+    if values and not (min(values) >= 0 and math.isfinite(sum(values))):
+        raise ValueError("samples must be finite and not negative")
     return values.tolist()
 
 
 def samples_from_json(value: Any) -> Any:
-    """Return a field as a list where it is a text; everything else is for the field to judge."""
+    """Unpack samples that are a string; leave all other values to validation."""
     return unpacked(value) if isinstance(value, str) else value
 
 
 def dropped_numbers(rows: Optional[Iterable[tuple[int, int]]], count: int) -> set[int]:
-    """Return which of `count` samples lie in some rows, whatever these overlap or exceed.
+    """Return the indices of dropped samples; ranges may overlap or exceed the samples.
 
     Parameters
     ----------
     rows : iterable of (int, int), optional
-        First number of each row and the one after its last, as ``performance.dropped`` has them.
+        Ranges ``[first, end)`` as in ``performance.dropped``.
     count : int
-        How many samples there are.
+        Number of samples.
     """
     return {number for first, end in rows or () for number in range(first, min(end, count))}
 
@@ -117,13 +116,13 @@ def dropped_numbers(rows: Optional[Iterable[tuple[int, int]]], count: int) -> se
 def _not_negative(value: Any) -> Any:
     number = number_for_word(value) if isinstance(value, str) else value
     if isinstance(number, (int, float)) and number < 0:  # false for NaN: the output held one
-        raise ValueError("an error is a number that is not negative, Infinity or NaN")
+        raise ValueError("must be a number that is not negative, or Infinity or NaN")
     return number
 
 
 def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
     if ends[0] > ends[1]:
-        raise ValueError("an interval is written [low, high]")
+        raise ValueError("an interval must be [low, high], with low <= high")
     return ends
 
 
@@ -163,18 +162,18 @@ GIVEN_WITH = {
     EvaluationStatus.PASSED: (True, True),
     EvaluationStatus.INCORRECT_NUMERICAL: (True, False),
 }
-"""Whether correctness and performance are given with a status; neither is with those left out."""
+"""Whether correctness and performance are present, by status; for other statuses neither is."""
 
 
 class Correctness(SchemaModel):
-    """How far the outputs are from the reference's.
+    """Deviation of the outputs from those of the reference.
 
     Parameters
     ----------
     max_relative_error, max_absolute_error : float
-        Largest error over all elements; Infinity and NaN are allowed.
+        Largest error of all elements; may be Infinity or NaN.
     extra : dict, optional
-        Further measures of an evaluator.
+        Further results of the evaluator.
     """
 
     max_relative_error: Error = 0.0
@@ -183,36 +182,36 @@ class Correctness(SchemaModel):
 
     @property
     def disputed(self) -> bool:
-        """Whether the judge doubts the latency that was measured."""
+        """Whether the latency is disputed."""
         told = self.extra and self.extra.get("integrity")
         return isinstance(told, dict) and "disputed" in told
 
 
 class Performance(SchemaModel):
-    """How fast the solution was.
+    """Latencies of the solution and the reference.
 
     Parameters
     ----------
     latency_ms : float
-        Latency of the solution in milliseconds; old files have infinite ones.
+        Latency of the solution in milliseconds; may be infinite in old files.
     reference_latency_ms : float
         Latency of the definition's reference in milliseconds; 0 if it was not timed.
     speedup_factor : float
         Reference latency over latency; 0 if the reference was not timed.
     samples_ms : list of float, optional
-        Every timed call of the solution in milliseconds, in order. Written to JSON as text (see
-        `packed`); a list is read, too.
+        Every timed call of the solution in milliseconds, in order. Written to JSON as a string (see
+        `packed`); a list is accepted as well.
     interval_ms : (float, float), optional
         95 % confidence interval of the latency, in milliseconds.
     reference_samples_ms : list of float, optional
-        Every timed call of the reference, as ``samples_ms``.
+        Every timed call of the reference, like ``samples_ms``.
     speedup_interval : (float, float), optional
         95 % confidence interval of the speed-up factor.
     outliers : int, optional
-        How many samples are far from the others. They count like all others.
+        Number of outliers among the samples. They count like all others.
     dropped : list of (int, int), optional
-        Samples that do not count because the device was slowed down: of each run of them, the
-        number of the first, and of the one after the last.
+        Ranges ``[first, end)`` of samples that do not count, because the device was throttled or
+        the call had to wait for a core.
     """
 
     latency_ms: Latency = 0.0
@@ -227,7 +226,7 @@ class Performance(SchemaModel):
 
     @staticmethod
     def upgrade(data: Any) -> Any:
-        """Read words for infinite latencies."""
+        """Convert strings such as ``"Infinity"`` to numbers."""
         if not isinstance(data, dict):
             return data
         return {key: number_for_word(value) for key, value in data.items()}
@@ -241,14 +240,14 @@ class Performance(SchemaModel):
 
 
 class Environment(SchemaModel):
-    """Where it ran.
+    """Device and libraries of a run.
 
     Parameters
     ----------
     hardware : str
         Name of the device.
     libs : dict of str to str
-        Version of each library that matters.
+        Versions of the relevant libraries.
     """
 
     hardware: NonEmptyStr
@@ -256,9 +255,9 @@ class Environment(SchemaModel):
 
 
 class Provenance(SchemaModel):
-    """How the numbers were obtained, so that they can be measured again.
+    """How the results were obtained, so that they can be reproduced.
 
-    Everything is optional, and further keys are kept.
+    All fields are optional; unknown keys are kept.
 
     Parameters
     ----------
@@ -267,18 +266,18 @@ class Provenance(SchemaModel):
     timer, timer_version : str, optional
         The timer and its version.
     evaluator : str, optional
-        Which evaluator judged the outputs.
+        The evaluator that checked the outputs.
     harness_version : str, optional
         Release of this project.
     warmup_runs, iterations, num_trials : int, optional
-        How often the solution was called.
+        Numbers of warm-up calls, timed calls in each trial, and trials.
     transient : bool
-        Whether another try may end differently (after a time-out, a crash, or a disputed latency);
-        ``--resume`` tries those again.
+        Whether another attempt may end differently (after a timeout, a crash, or a disputed
+        latency); ``--resume`` retries such evaluations.
     wall_s, build_s : float, optional
-        Seconds that the evaluation, and the build, took.
+        Duration of the evaluation, and of the build, in seconds.
     device : str, optional
-        The device's name for the program: ``cuda:0``.
+        The device: ``cuda:0``.
     stop_rule : str, optional
         The rule that decides how many calls are timed; ``fixed`` means the counts above.
     definition_hash : str, optional
@@ -286,22 +285,22 @@ class Provenance(SchemaModel):
     inputs_crc32 : str, optional
         CRC-32 over the inputs of all trials: 8 hexadecimal digits.
     host : str, optional
-        Tells machines apart without naming them: 12 hexadecimal digits.
+        Anonymous identity of the machine: 12 hexadecimal digits.
     driver : str, optional
-        Version of the GPU's driver.
+        Version of the GPU driver.
     sm_clock_mhz, memory_clock_mhz : int, optional
         The GPU's clocks right after the evaluation, in MHz.
     timing : dict, optional
-        How the samples were taken: parameters of the stopping rule, state of the caches, where the
-        reference was timed, and what was seen of clocks, temperature or load meanwhile.
+        How the samples were taken: parameters of the stop rule, state of the caches, when the
+        reference was timed, and clocks, temperature and load during timing.
     settings : dict, optional
         Settings that differ from the defaults of the release.
     plugins : dict, optional
         Distribution and version of each plugin that took part, by its role.
     toolchain : dict, optional
-        What the solution was compiled with.
+        Compilers and their versions.
     extra : dict
-        Anything else.
+        Further data.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -333,24 +332,24 @@ class Provenance(SchemaModel):
 
 
 class Evaluation(SchemaModel):
-    """Result of one run. Further keys, such as an old ``error`` and ``log_file``, are kept.
+    """Result of one run. Unknown keys, such as an old ``error`` and ``log_file``, are kept.
 
     Parameters
     ----------
     status : EvaluationStatus
         How it ended.
     environment : Environment
-        Where it ran.
+        Device and libraries.
     timestamp : str
-        When, in ISO 8601.
+        Time in ISO 8601.
     log : str
-        Output of the run, and what the judge noticed; if empty, an old ``error`` and ``log_file``.
+        Output of the run and remarks of the judge; if empty, an old ``error`` and ``log_file``.
     correctness : Correctness, optional
-        Given exactly when `status` is ``PASSED`` or ``INCORRECT_NUMERICAL``.
+        Present exactly if `status` is ``PASSED`` or ``INCORRECT_NUMERICAL``.
     performance : Performance, optional
-        Given exactly when `status` is ``PASSED``.
+        Present exactly if `status` is ``PASSED``.
     provenance : Provenance, optional
-        How the numbers were obtained.
+        How the results were obtained.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -404,11 +403,11 @@ class Trace(SchemaModel):
     definition : str
         Name of the definition.
     workload : Workload
-        The problem.
+        The workload.
     solution : str, optional
         Name of the solution.
     evaluation : Evaluation, optional
-        What happened. Solution and evaluation are given together or not at all.
+        The result. Solution and evaluation are given together or not at all.
     """
 
     definition: NonEmptyStr
@@ -443,5 +442,5 @@ class Trace(SchemaModel):
         return self.solution is None
 
     def is_successful(self) -> bool:
-        """Return whether there was a run and it passed."""
+        """Return whether this is a run that passed."""
         return self.evaluation is not None and self.evaluation.status is EvaluationStatus.PASSED

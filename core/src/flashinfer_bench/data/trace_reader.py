@@ -1,8 +1,8 @@
-"""Reading very many traces: each distinct workload is validated once, and shared.
+"""Reading many traces: each distinct workload is validated once, and shared.
 
-`TraceReader.read` makes a trace with the models. `TraceReader.read_line` only decodes a line of
-today's format, three times as quick: whatever it accepts the models accept as well, with the same
-values. Every other line (old spellings, unusual numbers, broken ones) is left to the models.
+`TraceReader.read` makes a trace with the models. `TraceReader.read_line` only decodes a line of the
+current format, three times as fast: it accepts only lines that the models accept, with the same
+values. All other lines (old spellings, unusual numbers, invalid ones) are read with the models.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Environment(msgspec.Struct, gc=False):
     libs: dict[str, str] = {}
 
 
-_environment = lru_cache(msgspec.json.Decoder(_Environment).decode)  # many lines have the same
+_environment = lru_cache(msgspec.json.Decoder(_Environment).decode)  # many lines share one
 
 
 class _Evaluation(msgspec.Struct, gc=False):
@@ -75,7 +75,7 @@ class _Evaluation(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A line of today's format, with the fields of `Trace`."""
+    """A line of the current format, with the fields of `Trace`."""
 
     definition: _Text
     workload: msgspec.Raw
@@ -84,7 +84,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class _Cut(msgspec.Struct, gc=False):
-    """The same, without a look into it."""
+    """The same, with the evaluation left undecoded."""
 
     definition: _Text
     workload: msgspec.Raw
@@ -99,9 +99,9 @@ _STATE = Trace.model_construct(_FIELDS[Trace]).__getstate__()  # type: ignore[ca
 
 
 class TraceReader:
-    """Makes traces from the lines of many files.
+    """Makes traces from the lines of the files of one dataset.
 
-    One reader is meant for one dataset; what it keeps for sharing goes when the reader goes.
+    The reader keeps the workloads and environments that traces share.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class TraceReader:
         self._environments: dict[tuple[object, ...], Environment] = {}
 
     def read(self, text: bytes, *, path: Path, line: Optional[int]) -> Trace:
-        """Make a trace from one JSON document.
+        """Return a trace from one JSON document.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class TraceReader:
         path : Path
             Its file.
         line : int or None
-            Its line, if it is one of many.
+            Its line, in a file with one record per line.
 
         Raises
         ------
@@ -134,15 +134,15 @@ class TraceReader:
         if run is not None:
             where = run.environment
             key = (where.hardware, *where.libs.items())
-            vars(run)["environment"] = self._environments.setdefault(key, where)  # quicker
+            vars(run)["environment"] = self._environments.setdefault(key, where)  # faster
             for model in (trace, run, run.correctness, run.performance):
                 if model is not None:
-                    # Shared, instead of a set of 200 to 700 bytes for each.
+                    # Shared, to save 200 to 700 bytes for each model.
                     object.__setattr__(model, "__pydantic_fields_set__", _FIELDS[type(model)])
         return trace
 
     def _read_current(self, text: bytes) -> Optional[Trace]:
-        """Return the trace of a line of today's format, None if it is not one as a whole."""
+        """Return the trace of a line, or None if it does not fully have the current format."""
         try:
             cut = _cut(_checked(text))
             run = bytes(cut.evaluation)
@@ -155,8 +155,7 @@ class TraceReader:
                 "solution": None if cut.solution is None else sys.intern(cut.solution),
                 "evaluation": None if cut.solution is None else validate(run),
             }
-            # All parts are valid, and to validate the trace as a whole takes long; so does
-            # `model_construct`.
+            # All parts are valid; validating the whole trace, or `model_construct`, would be slow.
             trace = Trace.__new__(Trace)
             trace.__setstate__({**_STATE, "__dict__": fields})
             return trace
@@ -164,7 +163,7 @@ class TraceReader:
             return None
 
     def read_line(self, text: bytes) -> Optional[Line]:
-        """Return what a line holds, with its workload; None if it is for the models to read."""
+        """Return a decoded line with its workload, or None if it must be read with the models."""
         try:
             line = _decode(_checked(text))
             run = line.evaluation
@@ -184,18 +183,18 @@ class TraceReader:
         return self._by_text[text]
 
     def _shared(self, definition: str, workload: Workload) -> Workload:
-        """Return an equal workload that was met before, written with other blanks maybe."""
-        # Compared as text, because to Python a scalar of 1 equals one of 1.0 and one of true.
+        """Return the first equal workload, ignoring differences in formatting."""
+        # Compared as text, because in Python 1, 1.0 and True are equal.
         return self._workloads.setdefault((definition, workload.model_dump_json()), workload)
 
 
 def _checked(text: bytes) -> bytes:
-    """Return a text that is UTF-8: the decoders do not look into what they skip."""
+    """Raise if the text is not valid UTF-8; the decoders do not check the parts they skip."""
     return text if text.isascii() else text.decode().encode()
 
 
 def _complete(run: _Evaluation) -> None:
-    """Decode what is still text; a ValueError says that a rule beyond single fields is broken."""
+    """Decode the undecoded parts; raise ValueError if fields contradict each other."""
     times, errors = run.performance, run.correctness
     run.environment = _environment(bytes(run.environment))  # type: ignore[assignment]
     if run.provenance is not None:
@@ -208,7 +207,7 @@ def _complete(run: _Evaluation) -> None:
             times.samples_ms = samples_from_json(times.samples_ms)
         if times.reference_samples_ms is not None:
             samples_from_json(times.reference_samples_ms)
-    if errors is not None:  # they may be words
+    if errors is not None:  # errors may be strings such as "NaN"
         errors.max_absolute_error = float(errors.max_absolute_error)
         errors.max_relative_error = float(errors.max_relative_error)
     if GIVEN_WITH.get(run.status, (False, False)) != (errors is not None, times is not None):

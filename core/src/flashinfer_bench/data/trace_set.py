@@ -44,20 +44,20 @@ __getattr__ = old_names(__name__)
 
 _logger = logging.getLogger(__name__)
 _TRIES = 2
-_PASSED = EvaluationStatus.PASSED  # quicker
+_PASSED = EvaluationStatus.PASSED  # faster
 
-# Of two threads that ask first, one reads. One lock for all sets, so that a set can be copied.
+# Only one thread reads. The lock is shared by all sets, because a set with a lock cannot be copied.
 _reading = threading.RLock()
 
 
 class TraceSet(OldAttributes):
     """Definitions, solutions, workloads and traces, in plain dicts by the name of the definition.
 
-    Made by `from_path` it belongs to a folder: what is added is written there too. Made by hand
-    it lives in memory alone, unless `root` is given.
+    A set made by `from_path` belongs to a folder: added traces are also written there. A set made
+    otherwise is in memory only, unless `root` is given.
 
-    Workloads and traces of a folder are read when they are first asked for. Equal workloads and
-    environments of many traces are one object in memory: do not modify them in place.
+    Workloads and traces of a folder are read on first use. Traces with equal workloads or
+    environments share these objects: do not modify them in place.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ class TraceSet(OldAttributes):
         path : str or Path, optional
             The folder; by default that of ``FIB_DATASET_PATH``.
         on_error : str
-            ``"raise"``: the first file or line that is not valid is an error. ``"collect"``: it is
-            left out and listed in `load_errors`; the rest is usable.
+            ``"raise"``: raise for the first invalid file or line. ``"collect"``: leave invalid
+            files and lines out, and list them in `load_errors`.
 
         Returns
         -------
@@ -154,10 +154,10 @@ class TraceSet(OldAttributes):
 
     @property
     def run_source(self) -> TraceIndex:
-        """What answers questions about runs: the index of the folder, until they are in memory.
+        """The index for queries on runs: of the folder, or of the traces in memory.
 
-        They are in memory once `traces` or `workloads` was looked at; they may have been edited
-        since, so that the index has no say any more.
+        Traces are in memory once `traces` or `workloads` has been accessed; they may then have been
+        edited, so that the index of the folder no longer applies.
         """
         return self._open_index() or TraceIndex.of(self.traces, self.workloads)
 
@@ -176,15 +176,15 @@ class TraceSet(OldAttributes):
 
     @property
     def load_errors(self) -> list[DataError]:
-        """What was left out of the dataset because it is not valid (looks at all of it)."""
+        """Errors of files and lines that were left out as invalid (checks all files)."""
         index = self._open_index()
         return [*self._problems.errors, *(index.errors if index is not None else ())]
 
     @property
     def torn_lines(self) -> list[DataError]:
-        """Unfinished last lines, which are left out; not known once the traces are in memory.
+        """Unfinished last lines, which are left out; empty once the traces are in memory.
 
-        They are no errors of the dataset: the next append to the file moves them aside.
+        They are not errors of the dataset: the next append moves them to another file.
         """
         index = self._open_index()
         return [] if index is None else index.torn_lines
@@ -212,7 +212,7 @@ class TraceSet(OldAttributes):
         self._traces = value
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain Python data that `json` can write.
+        """Return all records as plain Python data that `json` can write.
 
         Returns
         -------
@@ -233,14 +233,14 @@ class TraceSet(OldAttributes):
     def add_traces(self, traces: Iterable[Trace]) -> None:
         """Add traces of runs, in memory and on disk.
 
-        Each file gets its traces in one durable append; other processes may append meanwhile.
+        The traces of each file are appended durably at once; other processes may append as well.
 
         Raises
         ------
         DataError
             If a trace is not of a run, or its definition is not in the dataset; nothing is added.
         StorageError
-            If a file cannot be written. It is then unchanged; files written before it keep theirs.
+            If a file cannot be written. It is unchanged; traces in earlier files are kept.
         """
         self._add(traces, of_runs=True)
 
@@ -252,7 +252,7 @@ class TraceSet(OldAttributes):
         DataError
             If a trace is of a run, or its definition is not in the dataset; nothing is added.
         StorageError
-            If a file cannot be written. It is then unchanged; files written before it keep theirs.
+            If a file cannot be written. It is unchanged; traces in earlier files are kept.
         """
         self._add(traces, of_runs=False)
 
@@ -261,12 +261,12 @@ class TraceSet(OldAttributes):
         groups: dict[str, list[Trace]] = {}
         for trace in traces:
             if trace.is_workload_trace() is of_runs:
-                kind = "a workload trace" if of_runs else "a trace of a run"
-                raise DataError(f"{kind} of '{trace.definition}' does not belong here")
+                what = "runs, not a workload trace" if of_runs else "workload traces, not a run"
+                raise DataError(f"expected {what} of '{trace.definition}'")
             groups.setdefault(trace.definition, []).append(trace)
         op_types = {name: self._op_type(name) for name in groups} if self.root else {}
         for name, group in groups.items():
-            with _reading:  # else a thread that reads meanwhile could miss them, or see them twice
+            with _reading:  # else a thread that is reading could miss the traces, or get them twice
                 if self.root is not None:
                     append_jsonl_file(group, file_of(self.root, op_types[name], name))
                 self._index = None
@@ -276,10 +276,10 @@ class TraceSet(OldAttributes):
 
     def _op_type(self, def_name: str) -> str:
         if def_name not in self.definitions:
-            raise DataError(f"definition '{def_name}' is not in the dataset {self.root}")
+            raise DataError(f"no definition '{def_name}' in the dataset {self.root}")
         return self.definitions[def_name].op_type
 
-    # ------------------------------------------------------------------------------- questions
+    # --------------------------------------------------------------------------------- queries
 
     def get_solution(self, name: str) -> Optional[Solution]:
         """Return the solution of that name, or None."""
@@ -312,7 +312,7 @@ class TraceSet(OldAttributes):
             if index is not None:
                 rows = index.passing(def_name, axes, atol, rtol)
                 return [trace for _, trace in read_traces(_best(rows) if best else rows)]
-            found = [  # to make rows of all of them would take longer
+            found = [  # making rows of all traces would take longer
                 one
                 for one in self._traces.get(def_name, ())
                 if (axes is None or one.workload.axes == axes)
@@ -330,7 +330,7 @@ class TraceSet(OldAttributes):
             try:
                 return look()
             except DataError as error:
-                _logger.debug("%s; the index is brought up to date", error)
+                _logger.debug("%s; updating the index", error)
                 self._index = None
         self._read()
         return look()
@@ -342,7 +342,7 @@ class TraceSet(OldAttributes):
         max_abs_error: float = 1e-2,
         max_rel_error: float = 1e-2,
     ) -> Optional[Trace]:
-        """Return the trace with the highest speedup factor, of those that are not disputed.
+        """Return the passing trace with the highest speed-up whose latency is not disputed.
 
         Parameters
         ----------
@@ -356,7 +356,7 @@ class TraceSet(OldAttributes):
         Returns
         -------
         Trace or None
-            None if no trace qualifies. Of equals, the first recorded.
+            None if no trace qualifies. Among equals, the first recorded.
         """
         found = self._passing(def_name, axes, max_abs_error, max_rel_error, best=True)
         return found[0] if found else None
@@ -364,8 +364,8 @@ class TraceSet(OldAttributes):
     def run_rows(self, def_name: Optional[str] = None) -> list[RunRow]:
         """Return the runs of a definition, or all, without logs and samples.
 
-        This is the quick way to go through very many runs: no traces are made. Logs and samples are
-        read with `flashinfer_bench.data.run_source.read_details`.
+        This is fast even for many runs, because no traces are made. Logs and samples are read with
+        `flashinfer_bench.data.run_source.read_details`.
 
         Parameters
         ----------
@@ -375,7 +375,7 @@ class TraceSet(OldAttributes):
         return self.run_source.rows(def_name)
 
     def workload_uuids(self, def_name: str) -> list[str]:
-        """Return the uuids of a definition's workloads, as often as they are recorded.
+        """Return the uuids of a definition's workloads, with any duplicates.
 
         Parameters
         ----------
@@ -392,8 +392,8 @@ class TraceSet(OldAttributes):
     ) -> TraceSetSummary:
         """Count traces and rank authors.
 
-        Definitions that cannot be ranked, most often because there is no solution by the baseline
-        author, are named in the result with the reason; they are counted all the same.
+        Definitions that cannot be ranked, usually for lack of a solution by the baseline author,
+        are counted, and named in the result with the reason.
 
         Parameters
         ----------
@@ -414,7 +414,7 @@ class TraceSet(OldAttributes):
         return self._ranking(op_type, definition_name).summarize(baseline_author)
 
     def _ranking(self, *scope: Optional[str]) -> Ranking:
-        from flashinfer_bench.data import ranking  # of a distribution that few need
+        from flashinfer_bench.data import ranking  # of an optional distribution
 
         found: Ranking = ranking.Ranking.of(self, *scope)
         return found
@@ -434,7 +434,7 @@ class TraceSet(OldAttributes):
         Returns
         -------
         SpeedupMetrics or None
-            None if there is no such solution, it is the baseline itself, or no workload has passing
+            None if there is no such solution, if it is the baseline, or if no workload has passing
             traces of both. Zero if any trace of the solution failed.
 
         Raises
@@ -471,7 +471,7 @@ class TraceSet(OldAttributes):
         KeyError
             If there is no such definition.
         ValueError
-            If both `op_type` and `definition_name` are given; also as of `get_solution_score`.
+            If both `op_type` and `definition_name` are given; also as for `get_solution_score`.
         """
         ranked = self._ranking(op_type, definition_name).rank(baseline_author, author)
         return dict(ranked).get(author)
@@ -482,7 +482,7 @@ class TraceSet(OldAttributes):
         op_type: Optional[str] = None,
         definition_name: Optional[str] = None,
     ) -> list[tuple[str, SpeedupMetrics]]:
-        """Return all authors with a score, the best first; equals by name.
+        """Return all authors with a score, the best first, then by name.
 
         Raises
         ------
@@ -499,9 +499,7 @@ class TraceSet(OldAttributes):
 
     def _require_root(self) -> Path:
         if self.root is None:
-            raise ConfigError(
-                "this TraceSet lives in memory; it has no folder", hint="give it a root"
-            )
+            raise ConfigError("this TraceSet is in memory only", hint="pass root=FOLDER")
         return self.root
 
     @property
@@ -535,14 +533,14 @@ class TraceSet(OldAttributes):
         return self.blob_path / layout.WORKLOADS
 
     def backup_traces(self) -> None:
-        """Copy the folder of traces to ``traces_backup_<time>`` beside it.
+        """Copy the folder of traces to ``traces_backup_<time>`` next to it.
 
         Raises
         ------
         ConfigError
             If the set has no folder.
         StorageError
-            If the copy fails; the traces are untouched.
+            If the copy fails; the traces are unchanged.
         """
         source = self.traces_path
         if not source.is_dir():
@@ -593,7 +591,7 @@ class TraceSet(OldAttributes):
         root = self._require_root()
         path = layout.blob_file(root, self._op_type(def_name), def_name, workload_uuid)
         if path.exists():
-            raise DataError("this blob exists already", path=path)
+            raise DataError("this tensor file exists already", path=path)
         from flashinfer_bench.data import blobs
 
         blobs.save_tensors(path, tensors)
@@ -622,14 +620,14 @@ class TraceSet(OldAttributes):
 
 
 def _best(runs: Iterable[Any], errors: str = "", times: str = "") -> list[Any]:
-    """Return the quickest of the runs, in a list, by where each has its errors and times."""
+    """Return the fastest run, in a list, given the attribute paths of errors and times."""
     ranked = sorted(runs, key=attrgetter(times + "speedup_factor"), reverse=True)
     sure = itertools.filterfalse(attrgetter(errors + "disputed"), ranked)
     return list(itertools.islice(sure, 1))
 
 
 def _dump_traces(groups: Mapping[str, Iterable[Trace]]) -> dict[str, list[dict[str, Any]]]:
-    """Return traces as plain data; a workload that many share is converted once, then copied."""
+    """Return traces as plain data; a shared workload is converted once, then copied."""
     plain: dict[int, dict[str, Any]] = {}
 
     def dump(one: Trace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Workloads: the axis values and inputs of one run."""
+"""Workloads: axis values and inputs of a problem."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ScalarValue = Union[
     Annotated[int, Field(strict=True)],
     Annotated[float, Field(strict=True)],
 ]
-"""Value of a scalar input; booleans, integers and floats are kept apart."""
+"""Value of a scalar input; booleans, integers and floats are distinguished."""
 
 
 class RandomInput(SchemaModel):
-    """An input whose elements are drawn at random."""
+    """An input with random elements."""
 
     type: Literal["random"] = "random"
 
 
 class ScalarInput(SchemaModel):
-    """An input that is one number.
+    """An input that is a single number.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class SafetensorsInput(SchemaModel):
 InputSpec = Annotated[
     Union[RandomInput, ScalarInput, SafetensorsInput], Field(discriminator="type")
 ]
-"""How one input of a workload comes about."""
+"""Source of one input of a workload."""
 
 InputDesc = InputSpec
 """Old name of `InputSpec`."""
@@ -67,14 +67,14 @@ _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "flashinfer-bench/workload")
 
 
 def derive_uuid(definition: str, axes: Any, inputs: Any) -> str:
-    """Return the identity of a workload that has none: the same for the same content, always.
+    """Return a uuid for a workload without one, which depends only on the content.
 
     Parameters
     ----------
     definition : str
         Name of the definition.
     axes, inputs : Any
-        The workload's decoded fields.
+        Decoded fields of the workload.
 
     Returns
     -------
@@ -86,19 +86,19 @@ def derive_uuid(definition: str, axes: Any, inputs: Any) -> str:
 
 
 class Workload(SchemaModel):
-    """One problem: sizes, and where each input comes from.
+    """One problem: sizes of axes, and the source of each input.
 
     Parameters
     ----------
     axes : dict of str to int
         Size of each variable axis.
     inputs : dict of str to InputSpec
-        Where each input comes from.
+        Source of each input.
     uuid : str
-        Identity of the workload. Files of 2025-07 have none; it is then derived from the content.
+        Identity of the workload. If missing, as in files of 2025-07, it is derived from content.
     tolerance : Tolerance, optional
-        How far outputs may be from the reference's on these inputs; takes precedence over the
-        definition's. Omitted from JSON if None.
+        Tolerance of the outputs for these inputs; takes precedence over that of the definition.
+        Omitted from JSON if None.
     """
 
     axes: dict[str, Size]
@@ -112,7 +112,7 @@ class Workload(SchemaModel):
 
     @staticmethod
     def upgrade(data: Any, definition: str = "") -> Any:
-        """Give a workload of an older release its uuid, which the name of the definition enters."""
+        """Add the uuid to a workload of an older release; it depends on the definition's name."""
         if not isinstance(data, dict) or not {"axes", "inputs"} <= data.keys():
             return data
         if data.get("uuid") not in (None, ""):

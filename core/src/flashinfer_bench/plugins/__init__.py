@@ -1,6 +1,6 @@
-"""The plugin host, and all that the author of a plugin imports from core to register one.
+"""The plugin system, with everything that a plugin imports from core to register itself.
 
-A plugin is a module that marks functions with `hookimpl` and is named under the entry-point group
+A plugin is a module with functions marked by `hookimpl`, registered in the entry-point group
 ``flashinfer_bench.plugins``. `hookspecs` documents the hooks, `records` what they return.
 """
 
@@ -33,5 +33,5 @@ __getattr__, __dir__, __all__ = exports(__name__, _NAMES)
 __all__ += ["PLUGIN_API", "import_string"]
 
 PLUGIN_API = (2, 4)
-"""Version of the plugin interface: a new hook or optional field raises the second number; whatever
-makes an existing plugin stop working raises the first."""
+"""Version of the plugin interface: a new hook or optional field increases the second number; a
+change that breaks existing plugins increases the first."""

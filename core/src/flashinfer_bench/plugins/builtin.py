@@ -1,6 +1,6 @@
-"""What core itself provides, registered the way any plugin registers.
+"""The records of core, registered like those of any plugin.
 
-The records name code of higher layers by string, so this layer still imports none of it.
+They name code of higher layers by string, so that this layer does not import it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _EVALUATORS = "flashinfer_bench.bench.evaluators"
 _CLI = "flashinfer_bench.cli"
 _POLICIES = "flashinfer_bench.tracing.policies"
 
-# With their place in ``fib --help``; commands of plugins stand between them.
+# Priorities decide the order in ``fib --help``; commands of plugins come in between.
 _COMMANDS = (
     (1000, "run", "Benchmark the solutions of a dataset and record traces."),
-    (960, "report", "Summarise, rank, merge or draw recorded traces."),
+    (960, "report", "Rank, compare, plot or merge recorded traces."),
     (920, "validate", "Check every file of a dataset and report errors."),
     (830, "plugins", "List, show and diagnose plugins."),
 )
 
-# With their place among the findings of ``fib validate``; checks of plugins stand between them.
+# Priorities decide the order of findings in ``fib validate``; checks of plugins come in between.
 # The layer of each is its name in the singular.
 _DATASET_CHECKS = (
-    (1000, "layout", "Files are where the layout puts them"),
-    (990, "definitions", "Definitions are readable and have unique names"),
-    (980, "solutions", "Solutions are readable and refer to what exists"),
-    (970, "workloads", "Workloads are readable and refer to what exists"),
-    (950, "traces", "Traces are readable and refer to what exists"),
+    (1000, "layout", "Files are where the layout expects them"),
+    (990, "definitions", "Definitions are valid and have unique names"),
+    (980, "solutions", "Solutions are valid and refer to existing records"),
+    (970, "workloads", "Workloads are valid and refer to existing records"),
+    (950, "traces", "Traces are valid and refer to existing records"),
 )
 _FILTERS = (
     ("keep_all", "KeepAllPolicy", "Keep every call"),
@@ -42,18 +42,19 @@ _FILTERS = (
     ("keep_first", "KeepFirstKPolicy", "Keep the first call"),
     ("keep_first_k", "KeepFirstKPolicy", "Keep the first k calls"),
     ("keep_first_by_axes", "KeepFirstKByAxesPolicy", "Keep the first call of each size"),
-    ("keep_first_k_by_axes", "KeepFirstKByAxesPolicy", "Keep the first k of each size"),
+    ("keep_first_k_by_axes", "KeepFirstKByAxesPolicy", "Keep the first k calls of each size"),
 )
 
 
 def _records() -> Iterator[records.Record]:
     cuda = ("cuda",)
-    for name in ("cuda", "cpp"):  # what decides on GPUs
+    for name in ("cuda", "cpp"):
         yield records.LanguageSpec(
-            name=name, libraries=cuda, gpu_only=cuda, summary="CUDA decides, on GPUs"
+            name=name, libraries=cuda, gpu_only=cuda, summary="Depends on CUDA, on GPUs"
         )
     for name, library in (("triton", "triton"), ("tilelang", "tilelang"), ("python", "torch")):
-        yield records.LanguageSpec(name=name, libraries=(library,), summary=f"{library} decides")
+        summary = f"Depends on {library}"
+        yield records.LanguageSpec(name=name, libraries=(library,), summary=summary)
     yield records.StopRuleSpec(
         name="fixed",
         factory="flashinfer_bench.bench.stopping:Fixed",
@@ -69,7 +70,7 @@ def _records() -> Iterator[records.Record]:
             priority=priority,
             summary=summary,
         )
-    # Dump policies of core depend on the layout, not on values: they are no records.
+    # Core's dump policies depend on the layout, not on values, and have no records.
     for name, factory, summary in _FILTERS:
         yield records.TracingPolicySpec(
             name=name, decides="calls", factory=f"{_POLICIES}:{factory}", summary=summary
@@ -83,7 +84,7 @@ def _records() -> Iterator[records.Record]:
         devices=("cpu",),
         factory=f"{_TIMING}.wall:WallClockTimer",
         resolution_ms=1e-6,
-        overhead="two readings of the clock, measured in each process, are subtracted",
+        overhead="the time of two clock readings, measured in each process, is subtracted",
         summary="Monotonic wall clock around each call",
     )
     yield records.EvaluatorSpec(
@@ -97,7 +98,7 @@ def _records() -> Iterator[records.Record]:
         devices=("cpu", "cuda"),
         factory="flashinfer_bench.bench.measurement:BasicMeasurement",
         priority=0,
-        summary="Checks outputs, then trusts the clock of the worker",
+        summary="Checks outputs, and trusts the worker's clock",
     )
     yield records.ExecutorSpec(
         name="fork",

@@ -1,18 +1,17 @@
 """The hooks that a plugin may implement.
 
 A plugin is a module (or any object) with some of these functions, each marked with `hookimpl`, and
-made known under the entry-point group ``flashinfer_bench.plugins``.
+registered in the entry-point group ``flashinfer_bench.plugins``.
 
-*Registration hooks* (``fib_register_…``), one for each kind of record and named after it, are
-called without arguments, once, when the plugins are discovered, and return records: small
-descriptions that name the code by string. The record of each kind (see `records`) has an example.
-Import nothing heavy in the module that holds the hooks. One that raises, also midway through a
-generator, registers nothing; the other hooks of the same plugin, and all other plugins, are not
-affected.
+*Registration hooks* (``fib_register_…``), one for each kind of record, are called once, without
+arguments, during discovery. They return records: small descriptions that name the code by string.
+The class of each record (see `records`) has an example. Import nothing heavy in the module of the
+hooks. A hook that raises, even midway through a generator, registers nothing; other hooks of the
+same plugin, and other plugins, are not affected.
 
 *Lifecycle hooks*, which are specified here, are called while a benchmark runs, in the judge's
-process. Name only the arguments that are used. What one raises is logged and ends neither the run
-nor the calls of other plugins.
+process. Declare only the arguments that you use. Exceptions are logged; the run and the hooks of
+other plugins continue.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ hookimpl = HookimplMarker(PROJECT)
 
 @hookspec
 def fib_run_started(run: Any) -> None:
-    """Take note that a benchmark begins.
+    """Handle the start of a benchmark.
 
     Parameters
     ----------
     run : RunRecord
-        The run: ``run.trace_set`` is its dataset, ``run.config`` its settings, and ``run.total``
-        how many evaluations it has.
+        The run: ``run.trace_set`` is its dataset, ``run.config`` its settings, ``run.total`` the
+        number of evaluations.
 
     Examples
     --------
@@ -54,14 +53,14 @@ def fib_run_started(run: Any) -> None:
 
 @hookspec
 def fib_evaluated(run: Any, trace: Trace) -> None:
-    """Take note that an evaluation has ended, and that its trace is stored.
+    """Handle the end of an evaluation, after its trace is stored.
 
     Parameters
     ----------
     run : RunRecord
-        As of `fib_run_started`.
+        As for `fib_run_started`.
     trace : Trace
-        What came of it.
+        The trace of the evaluation.
 
     Examples
     --------
@@ -77,7 +76,7 @@ def fib_evaluated(run: Any, trace: Trace) -> None:
 
 @hookspec
 def fib_run_finished(run: Any) -> None:
-    """Take note that a benchmark has ended, however it came; `run` is as of `fib_run_started`.
+    """Handle the end of a benchmark, complete or not; `run` is as for `fib_run_started`.
 
     Examples
     --------
@@ -85,7 +84,7 @@ def fib_run_finished(run: Any) -> None:
 
         @hookimpl
         def fib_run_finished(run):
-            print(f"{len(run.skipped)} left out", file=sys.stderr)
+            print(f"{len(run.skipped)} skipped", file=sys.stderr)
 
     .. versionadded:: 0.3
     """
@@ -95,20 +94,20 @@ def fib_run_finished(run: Any) -> None:
 def fib_provenance(
     run: Any, baseline: Any, solution: Solution, builder: str
 ) -> Optional[dict[str, Any]]:
-    """Return more fields for the `Provenance` of an evaluation, or None.
+    """Return additional fields for the `Provenance` of an evaluation, or None.
 
-    What core records itself stands over it.
+    Fields that core records take precedence.
 
     Parameters
     ----------
     run : Session
-        As of `fib_veto`.
+        As for `fib_veto`.
     baseline : DeviceBaseline
         The workload: ``definition``, ``workload``, ``config``, ….
     solution : Solution
-        What was evaluated.
+        The solution that was evaluated.
     builder : str
-        Name of its builder; empty if it is not known.
+        Name of its builder; empty if unknown.
 
     Examples
     --------
@@ -124,15 +123,15 @@ def fib_provenance(
 
 @hookspec
 def fib_veto(run: Any, measurement: Any) -> Optional[str]:
-    """Say why a measured latency must be rejected, or return None.
+    """Return why a measured latency must be rejected, or None.
 
-    A text makes the evaluation a ``RUNTIME_ERROR``; its log has the text, and names the plugin. It
-    is asked about solutions that are correct and whose latency core itself accepts.
+    A string makes the evaluation a ``RUNTIME_ERROR``; the log has the string and the name of the
+    plugin. The hook is called for correct solutions whose latency core accepts.
 
     Parameters
     ----------
     run : Session
-        What holds for all solutions of a workload: ``device``, ``seed``, ``environment``, ….
+        Data common to all solutions of a workload: ``device``, ``seed``, ``environment``, ….
     measurement : Measurement
         The samples, and how they were taken.
 

@@ -1,7 +1,7 @@
-"""Discovery: from what is installed to a catalog, with one plugin manager for all plugins.
+"""Discovery of installed plugins, with one plugin manager for all of them.
 
-Whatever goes wrong costs one plugin alone, and no more of it than necessary. What a step had
-already gathered when it failed is dropped, so nothing is ever registered by half.
+An error affects only one plugin, and no more of it than necessary. A hook that fails registers
+nothing at all.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ RECORDS = {hook_of(kind): spec for kind, spec in KINDS.items()}
 HOOKS = (*RECORDS, *(name for name in vars(hookspecs) if name.startswith("fib_")))
 
 MAX_RECORDS = 1000
-"""What one hook may return at most; more comes from a generator that does not end."""
+"""Maximum number of records that one hook may return, in case of an endless generator."""
 
 HEAVY = ("torch", "numpy", "triton", "tvm_ffi", "flashinfer", "jax", "cupy", "tilelang")
-"""Libraries that are too slow to import for a plugin that may not even be used."""
+"""Libraries that plugins should not import at load time, because it takes long."""
 
 _FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod)
 
@@ -65,17 +65,17 @@ class Settings:
     Parameters
     ----------
     no_plugins : bool
-        Load no installed plugin; the `modules` are still loaded, so the two together give an
+        Load no installed plugin. The `modules` are still loaded, so that both together give an
         exact set.
     disabled : tuple of str
-        Plugins that are not loaded, by the name of the plugin or of its distribution.
+        Names of plugins, or of their distributions, that are not loaded.
     modules : tuple of str
-        Modules (``package.module``, or ``package.module:object``) loaded as plugins without
-        being installed as such.
+        Modules (``package.module``, or ``package.module:object``) that are loaded as plugins
+        without being installed as such.
     strict : bool
-        Raise for a broken plugin, instead of setting it aside.
+        Raise for a broken plugin, instead of warning.
     probe_timeout_s : float
-        Seconds that a probe may take.
+        Time limit of a probe, in seconds.
     """
 
     no_plugins: bool = False
@@ -105,7 +105,7 @@ class Settings:
             raise errors.ConfigError(str(error)) from error
 
     def why_blocked(self, plugin: PluginStatus) -> Optional[str]:
-        """Return why a plugin must not be loaded, or None if it may."""
+        """Return why a plugin is not loaded, or None if it is."""
         disabled = {canonical(entry) for entry in self.disabled}
         if disabled & {canonical(name) for name in (plugin.name, plugin.distribution) if name}:
             return "is disabled by FIB_DISABLE_PLUGINS"
@@ -114,13 +114,13 @@ class Settings:
         return None
 
 
-# ---------------------------------------------------------------------------- where plugins are
+# ------------------------------------------------------------------------------ finding plugins
 
 
 def sources(settings: Settings) -> Iterator[PluginStatus]:
     """Yield core, then installed plugins by (distribution, name), then the modules of `settings`.
 
-    A module that is installed as a plugin as well comes once.
+    A module of `settings` that is also installed as a plugin is yielded once.
     """
     yield PluginStatus(
         name=CORE,
@@ -143,7 +143,7 @@ def installed_sources() -> list[PluginStatus]:
     found: dict[str, list[PluginStatus]] = {}
     for one in distributions():
         try:
-            # Looking into the text first saves parsing the entry points of all that is installed.
+            # Searching the text first avoids parsing the entry points of all distributions.
             if ENTRY_POINT_GROUP not in (one.read_text("entry_points.txt") or ""):
                 continue
             name, version = str(one.name or "unknown"), str(one.version or "")
@@ -154,12 +154,12 @@ def installed_sources() -> list[PluginStatus]:
                 for point in one.entry_points
                 if point.group == ENTRY_POINT_GROUP
             ]
-        except Exception as error:  # noqa: BLE001 - the metadata of any may be damaged
-            # Where it lies is the one thing that is known for sure, but the interface hides it.
+        except Exception as error:  # noqa: BLE001 - metadata may be damaged
+            # The path is always known, but not public.
             place = getattr(one, "_path", "a distribution")
             logger.warning("The entry points of %s cannot be read: %s", place, error)
             continue
-        found.setdefault(canonical(name), plugins)  # the first on sys.path is what is imported
+        found.setdefault(canonical(name), plugins)  # the first on sys.path is imported
     flat = [source for plugins in found.values() for source in plugins]
     return sorted(flat, key=lambda source: (canonical(source.distribution), source.name))
 
@@ -168,21 +168,21 @@ def installed_sources() -> list[PluginStatus]:
 
 
 class _Refused(errors.PluginLoadError):
-    """The plugin does not keep to the rules; it is our own check that raised."""
+    """A check of this module has rejected the plugin."""
 
 
 class Plugin:
-    """A plugin after the attempt to load it.
+    """A plugin, and the state of loading it.
 
-    The plugin manager calls its attributes that are named after lifecycle hooks: each is the
-    plugin's own function in a guard.
+    The plugin manager calls its attributes that are named after lifecycle hooks: the functions of
+    the plugin, wrapped to catch exceptions.
 
     Parameters
     ----------
     status : PluginStatus
-        Where it comes from.
+        Its origin and state.
     strict : bool
-        Whether what a lifecycle hook raises goes on to the caller.
+        Whether exceptions of lifecycle hooks are passed on to the caller.
     """
 
     def __init__(self, status: PluginStatus, *, strict: bool = False) -> None:
@@ -193,7 +193,7 @@ class Plugin:
         self._warned: set[str] = set()
 
     def fail(self, reason: str, error: BaseException, *, traceback: str = "") -> None:
-        """Note something that is wrong with it; `reason` reads on after the plugin's name."""
+        """Add a problem; the `reason` continues a sentence that starts with the plugin's name."""
         self.errors.append(error)
         known = self.status
         self.status = dataclasses.replace(
@@ -205,7 +205,7 @@ class Plugin:
 
     @contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Note whatever the plugin's code in the block raises."""
+        """Catch what the plugin's code in the block raises, and add it as a problem."""
         try:
             yield
         except PASSED_ON:
@@ -216,7 +216,7 @@ class Plugin:
             self.fail(f"{what}: {one_line(error)}", error, traceback=full_traceback(error))
 
     def join(self, manager: pluggy.PluginManager) -> None:
-        """Import the plugin, register its lifecycle hooks and take its records."""
+        """Import the plugin, register its lifecycle hooks and collect its records."""
         loaded, started = set(sys.modules), time.perf_counter()
         hooks: dict[str, Callable[..., Any]] = {}
         with self._noting("failed to load"):
@@ -228,7 +228,7 @@ class Plugin:
             for hook in hooks.keys() - RECORDS.keys():
                 setattr(self, hook, self._guarded(hook, hooks[hook]))
             manager.register(self, f"{self.status.name} ({self.status.target})")
-        if self.errors and manager.is_registered(self):  # pluggy keeps what it had taken
+        if self.errors and manager.is_registered(self):  # pluggy keeps a partial registration
             manager.unregister(self)
         taken = [] if self.errors else [hook for hook in RECORDS if hook in hooks]
         for hook in taken:
@@ -241,9 +241,9 @@ class Plugin:
         )
 
     def _guarded(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what the manager calls instead of `function`; it raises nothing of the plugin."""
+        """Return `function` wrapped so that exceptions of the plugin are logged."""
 
-        @functools.wraps(function)  # the manager reads the names of the parameters
+        @functools.wraps(function)  # pluggy inspects the names of the parameters
         def call(*args: Any) -> Any:
             try:
                 answer = _take_answer(hook, function, args)
@@ -270,11 +270,11 @@ def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
     Raises
     ------
     PluginLoadError
-        If it implements a hook that does not exist, or none, or forgot to mark one.
+        If it implements an unknown hook or none at all, or has a hook that is not marked.
     """
     found: dict[str, Callable[..., Any]] = {}
     for name in dir(plugin):
-        # Attributes are not computed: a module with lazy exports would import all of them.
+        # Static lookup: a module with lazy exports would otherwise import all of them.
         if not isinstance(inspect.getattr_static(plugin, name, None), _FUNCTIONS):
             continue
         function = getattr(plugin, name)
@@ -288,46 +288,45 @@ def hooks_of(plugin: Any) -> dict[str, Callable[..., Any]]:
             if not options["optionalhook"]:
                 near = difflib.get_close_matches(hook, HOOKS, n=1)
                 advice = f"did you mean {near[0]}?" if near else f"available: {', '.join(HOOKS)}"
-                raise _Refused(f"was refused: there is no hook {hook}; {advice}")
+                raise _Refused(f"was refused: unknown hook {hook}; {advice}")
         elif hook in found or options["hookwrapper"] or options.get("wrapper"):
             raise _Refused(f"was refused: {hook} is implemented twice or as a wrapper")
         else:
             found[hook] = function
     if not found:
-        raise _Refused("was refused: it has no function that is marked with @hookimpl")
+        raise _Refused("was refused: no function is marked with @hookimpl")
     return found
 
 
 def _take_records(hook: str, function: Callable[..., Any]) -> list[Record]:
-    """Call a registration hook and return its records, all or none."""
+    """Call a registration hook and return its records."""
     expected = RECORDS[hook]
     returned = function()
     if isinstance(returned, (str, bytes)) or not isinstance(returned, Iterable):
-        what = f"not an iterable of {expected.__name__}"
-        raise _Refused(f"{hook} returned {_described(returned)}, {what}")
+        what = f"must return an iterable of {expected.__name__}"
+        raise _Refused(f"{hook} {what}, not {_described(returned)}")
     records = list(islice(iter(returned), MAX_RECORDS + 1))
     if len(records) > MAX_RECORDS:
         raise _Refused(f"{hook} returned more than {MAX_RECORDS} records")
     for record in records:
         if not isinstance(record, expected):
-            raise _Refused(
-                f"{hook} returned {_described(record)} where a {expected.__name__} belongs"
-            )
+            what = f"must return {expected.__name__} records"
+            raise _Refused(f"{hook} {what}, not {_described(record)}")
     return records
 
 
-#: What those lifecycle hooks return that may answer.
+#: Return types of the lifecycle hooks that have a result.
 _ANSWERS: dict[str, type] = {"fib_veto": str, "fib_provenance": dict}
 
 
 def _take_answer(hook: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call a lifecycle hook; return None unless it has answered, and may."""
+    """Call a lifecycle hook and return its result, or None if it has none."""
     answer, kind = function(*args), _ANSWERS.get(hook)
     if kind is None or answer is None:
         return None
     if not isinstance(answer, kind) or not str(answer).strip():
         wanted = "a string" if kind is str else "a dictionary"
-        raise TypeError(f"it returned {_described(answer)} where {wanted} or None belongs")
+        raise TypeError(f"it must return {wanted} or None, not {_described(answer)}")
     return answer
 
 
@@ -339,20 +338,20 @@ def _described(value: object) -> str:
 
 
 def discover(settings: Optional[Settings] = None) -> Catalog:
-    """Load core's records and all plugins, and return what they registered.
+    """Load core's records and all plugins, and return a catalog of what they register.
 
-    A plugin that is broken is set aside and warned about once, on this module's logger; all others
-    are there. No probe is asked.
+    Broken plugins are left out, with one warning each on the logger of this module. No probe is
+    run.
 
     Parameters
     ----------
     settings : Settings, optional
-        What to load; by default, what the environment says.
+        What to load; by default from the environment.
 
     Returns
     -------
     Catalog
-        Everything that is registered, and what became of each plugin.
+        Everything that is registered, and the state of each plugin.
 
     Raises
     ------
@@ -369,7 +368,7 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
     plugins = [Plugin(source, strict=settings.strict) for source in sources(settings)]
     for plugin in plugins:
         reason = settings.why_blocked(plugin.status)
-        if reason and plugin is not plugins[0]:  # that is core
+        if reason and plugin is not plugins[0]:  # the first is core
             plugin.status = dataclasses.replace(plugin.status, state="blocked", reason=reason)
         else:
             plugin.join(manager)
@@ -389,7 +388,7 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
 
 
 def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
-    probes: dict[str, Probe] = {}  # records that name the same probe share its answer
+    probes: dict[str, Probe] = {}  # records with the same probe share its result
     entries = []
     for plugin in plugins:
         source = plugin.status
@@ -404,7 +403,7 @@ def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
             catalog.conflicts[0].sentence(), hint=registry.CONFLICT_HINT
         )
     for conflict in catalog.conflicts:
-        for plugin in plugins:  # each that takes part in it is told of the others
+        for plugin in plugins:  # each plugin in the conflict gets a reason that names the others
             mine = (plugin.status.distribution, plugin.status.name)
             claims = conflict.claims
             others = [one.origin for one in claims if (one.distribution, one.plugin) != mine]
@@ -419,7 +418,7 @@ def _assemble(plugins: list[Plugin], settings: Settings) -> Catalog:
     return dataclasses.replace(catalog, plugins=tuple(plugin.status for plugin in plugins))
 
 
-# --------------------------------------------------------------------- the catalog of the process
+# --------------------------------------------------------------- the default catalog of a process
 
 _lock = threading.RLock()
 _catalog: Optional[Catalog] = None
@@ -427,7 +426,7 @@ _discovering = False
 
 
 def default_catalog() -> Catalog:
-    """Return the catalog of this process; plugins are discovered at the first call.
+    """Return the catalog of this process; the first call discovers plugins.
 
     Returns
     -------
@@ -437,7 +436,7 @@ def default_catalog() -> Catalog:
     Raises
     ------
     PluginError
-        If a plugin calls this while it is being loaded, or in strict mode.
+        If a plugin calls this while being loaded; in strict mode, if one is broken.
     ConfigError
         If an environment variable has a value that is not allowed.
     """
@@ -461,14 +460,14 @@ def default_catalog() -> Catalog:
 
 
 def reset_default_catalog(catalog: Optional[Catalog] = None, *, replace: bool = True) -> None:
-    """Forget the catalog of this process, so that the next use discovers anew.
+    """Discard the catalog of this process, so that the next use discovers plugins again.
 
     Parameters
     ----------
     catalog : Catalog, optional
-        Use this one from now on, instead of discovering.
+        The catalog to use from now on, instead of discovery.
     replace : bool
-        Whether it also takes the place of one that is there.
+        Whether to replace an existing catalog.
     """
     global _catalog
     with _lock:
@@ -477,9 +476,9 @@ def reset_default_catalog(catalog: Optional[Catalog] = None, *, replace: bool = 
 
 
 def language_versions() -> dict[str, str]:
-    """Return the versions of the libraries that decide for a language, as far as installed.
+    """Return the installed versions of the libraries that results of any language depend on.
 
-    Nothing is imported for it but what a plugin's `LanguageSpec` names as its factory.
+    Only factories of `LanguageSpec` records are imported.
     """
     from importlib import metadata
 
@@ -490,7 +489,7 @@ def language_versions() -> dict[str, str]:
                 told = entry.load()()
                 found |= {name: str(told[name]) for name in entry.spec.libraries if name in told}
             except Exception as error:  # noqa: BLE001 - the plugin's code
-                logger.warning("The versions for %s are unknown: %s", entry.label, error)
+                logger.warning("The versions of %s are unknown: %s", entry.label, error)
             continue
         for name in entry.spec.libraries:
             with suppress(metadata.PackageNotFoundError, ValueError):

@@ -1,7 +1,7 @@
-"""The records that plugins register: small, frozen, and naming code by string.
+"""The records that plugins register: small frozen dataclasses that name code by string.
 
-A record says what a piece of code handles and where it is, without importing it. So all plugins can
-be loaded, listed and compared without importing a compiler, a driver or torch.
+A record describes what a piece of code handles and where it is, without importing it. All plugins
+can thus be loaded and listed without importing a compiler, a driver or torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CacheMode = Literal["cold", "warm"]
 CACHE_MODES: tuple[CacheMode, ...] = ("cold", "warm")
-"""What a timed call can find in the caches of its device: nothing of its own, or its inputs."""
+"""State of the device's caches before a timed call: flushed, or with the inputs of the call."""
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 _Name = Annotated[str, Meta(pattern=rf"(?i)\A{_NAME}\Z")]
@@ -36,14 +36,14 @@ _SOME = Meta(min_length=1)
 
 @dataclass(frozen=True)
 class Availability:
-    """A probe's answer to "can this be used on this machine, now?".
+    """A probe's result: whether a record can be used on this machine now.
 
     Parameters
     ----------
     ok : bool
         Whether it can be used.
     reason : str
-        Why not (required when `ok` is False), or what was found: ``"triton 3.4 on an H200"``.
+        Why not (required if `ok` is False), or what was found: ``"triton 3.4 on an H200"``.
     remedy : str
         What the user can do about it: ``"install the CUDA driver"``.
 
@@ -60,7 +60,7 @@ class Availability:
     def __post_init__(self) -> None:
         _check(self, "Availability")
         if not self.ok and not self.reason.strip():
-            raise ValueError("Availability: ok=False needs a reason that the user can read")
+            raise ValueError("Availability: a reason is required if ok is False")
 
     def __bool__(self) -> bool:
         return self.ok
@@ -68,39 +68,39 @@ class Availability:
 
 _kinds: dict[str, type[Record]] = {}
 KINDS: Mapping[str, type[Record]] = MappingProxyType(_kinds)
-"""Record type of each kind, in the order in which listings show them."""
+"""Record type of each kind, in the order of listings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What all records have in common.
+    """Base of all records.
 
     Parameters
     ----------
     name : str
-        Unique within its kind, over all installed distributions. Letters, digits, ``.``, ``_``
-        and ``-``; stored in lower case.
+        Unique within its kind, in all installed distributions. Letters, digits, ``.``, ``_`` and
+        ``-``; stored in lower case.
     factory : str
-        Where the code is: ``"package.module:Name"``. Imported when it is first needed.
+        The code: ``"package.module:Name"``. Imported on first use.
     summary : str
         One line for listings.
     probe : str, optional
         ``"package.module:function"``, called without arguments; returns an `Availability`. It must
-        be quick (a second is the default limit), and must not create a device context. Without
-        a probe the record counts as available.
+        be fast (by default, the time limit is one second), and must not create a device context.
+        A record without a probe is always available.
     priority : int
-        Among records that could do a job, the available one of highest priority is taken, and
-        the first by name among equals. 0 is for fallbacks, 50 the default, 100 for special cases.
+        Of several suitable records, the available one with the highest priority is used, and the
+        first by name among equals. 0 is for fallbacks, 50 the default, 100 for special cases.
 
     Raises
     ------
     ValueError
-        If a field is of the wrong type or has a value that is not allowed; the message names
-        the record and the field.
+        If a field has a wrong type or a value that is not allowed; the message names the record
+        and the field.
     """
 
     kind: ClassVar[str] = ""
-    """What it is a record of, in the singular: ``key_builder``."""
+    """Kind of the record, in the singular: ``key_builder``."""
 
     name: str
     factory: str
@@ -114,7 +114,7 @@ class Record:
             _kinds[kind] = cls
 
     def __post_init__(self) -> None:
-        # How messages call this record, with the name as it was given.
+        # For messages, with the name as given.
         owner = f"{type(self).__name__} {self.name!r}"
         _check(self, owner)
         if not all(re.fullmatch(_NAME, word) for word in self._words()):
@@ -133,16 +133,16 @@ class Record:
                 )
 
     def serves(self, device: Optional[str]) -> bool:
-        """Return whether it is for `device`, such as ``cuda:1``; None stands for any device.
+        """Return whether it supports `device`, such as ``cuda:1``; None stands for any device.
 
-        A record that names no devices is for all.
+        A record without devices supports all of them.
         """
         devices = getattr(self, "devices", ())
         return device is None or not devices or device_type(device) in devices
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What it names by ``"package.module:Name"``, but for the probe."""
+        """The ``"package.module:Name"`` strings of its fields, except for the probe."""
         named = (getattr(self, field) for field in self._path_fields() if field != "probe")
         return tuple(filter(None, named))
 
@@ -157,28 +157,28 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderSpec(Record, kind="builder"):
-    """A builder, which turns a Solution into something that can be called.
+    """A builder, which turns a solution into a callable.
 
-    Whether the compiler is there is a matter for the record's probe, not for the hook. Of two
-    builders of the same name neither is used.
+    The probe of the record, not the hook, checks for the compiler. If two builders have the same
+    name, neither is used.
 
     Parameters
     ----------
     handles : tuple of (str, str or None)
-        Pairs of language and binding. The binding is None for solutions that name none, and
-        ``"*"`` for any, none included.
+        Pairs of language and binding. The binding is None for solutions without one, and ``"*"``
+        for any or none.
     devices : tuple of str
-        Device types on which its solutions work: ``("cuda",)``. Empty means any.
+        Device types that its solutions support: ``("cuda",)``. Empty means any.
     compiles : bool
-        Whether a build leaves on disk what other processes load. Such solutions are compiled ahead
-        of their evaluation, several at a time, by `Builder.compile`.
+        Whether a build writes files that other processes load. Such solutions are compiled before
+        their evaluation, several at a time, by `Builder.compile`.
     preloads : tuple of (str, str)
-        Pairs of device type and module. Its solutions import the module, and the process that those
-        for such a device are forked from has it already. Importing it must start no thread, nor
-        open the device; where that is ``cpu``, no GPU is visible.
+        Pairs of device type and module. The module, which its solutions import, is loaded into the
+        process from which workers for such a device are forked. Importing it must neither start a
+        thread nor open the device; for ``cpu``, no GPU is visible.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`, made without
-        arguments.
+        See `Record`. The factory is a subclass of `flashinfer_bench.compile.Builder`, created
+        without arguments.
 
     Examples
     --------
@@ -210,22 +210,22 @@ class BuilderSpec(Record, kind="builder"):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageSpec(Record, kind="language"):
-    """A language of solutions: what decides whether a result in it holds with other libraries.
+    """A language of solutions, with the libraries that results in it depend on.
 
-    A language needs no record to be built and measured; without one, its results are applied
-    whatever libraries are installed.
+    Solutions can be built and measured without such a record; apply then uses their results with
+    any versions of libraries.
 
     Parameters
     ----------
     libraries : tuple of str
         Names of libraries. A result that was recorded with one of them is used only with the same
-        series of it: the same major version, or the same minor one below 1.0.
+        series of it: the same major version or, below 1.0, the same minor version.
     gpu_only : tuple of str
         Those of the `libraries` that matter on GPUs only, such as ``cuda``.
     **common
-        See `Record`. The name is the language. The factory may be left out: versions are then
-        those of the installed distributions. Otherwise it is a function without arguments that
-        returns the versions of the `libraries` that are installed, by name.
+        See `Record`. The name is the language. The factory is a function without arguments that
+        returns the versions of the installed `libraries` by name. If it is left out, versions are
+        those of the installed distributions.
 
     Examples
     --------
@@ -253,29 +253,28 @@ class LanguageSpec(Record, kind="language"):
 class TimerSpec(Record, kind="timer"):
     """A timing backend.
 
-    The factory is imported in the process that measures, before any code of a solution is. The name
-    goes into every trace that the timer measured.
+    The factory is imported in the process that measures, before any code of a solution. The name
+    is recorded in every trace that the timer measures.
 
     Parameters
     ----------
     devices : tuple of str
-        Device types that it can time: ``("cpu",)``, ``("cuda",)``.
+        Device types that it supports: ``("cpu",)``, ``("cuda",)``.
     resolution_ms : float, optional
-        Smallest difference between two latencies that its clock tells, in milliseconds, as its
-        maker says; ``fib timers check`` measures it.
+        Nominal resolution of its clock, in milliseconds; ``fib timers check`` measures it.
     overhead : str
         One line: how much of its own cost a latency includes, and how much is subtracted.
     repeats : bool
-        Whether it calls a function more than once for one latency. A call that is made again with
-        the same values can be answered from memory, so such timers are for trusted solutions.
+        Whether it calls a function more than once for one latency. A repeated call with the same
+        values can be answered from memory, so such timers are for trusted solutions only.
     trusting : bool
-        Whether a solution could work outside of what it times: another reason to be for trusted
+        Whether a solution could do work that it does not time; such timers are also for trusted
         solutions only.
     caches : tuple of str
-        Which caches a call can find with it: ``"cold"``, ``"warm"``, or both.
+        Supported states of the caches before a call: ``"cold"``, ``"warm"``, or both.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`, made
-        without arguments.
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.timing.base.Timer`,
+        created without arguments.
 
     Examples
     --------
@@ -304,30 +303,30 @@ class TimerSpec(Record, kind="timer"):
 
     @property
     def why_trust(self) -> Optional[str]:
-        """Why it is for solutions only that are trusted; None if it is for all."""
+        """Why it is for trusted solutions only; None if it is for all."""
         if self.repeats:
             return (
                 "calls a solution more than once for a latency, "
-                "and a call that is made again can be answered from memory"
+                "and a repeated call can be answered from memory"
             )
-        return "sees only a part of what a solution may do" if self.trusting else None
+        return "times only a part of what a solution may do" if self.trusting else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementSpec(Record, kind="measurement"):
-    """A way to take the latency of a solution, from the first call to the record of it.
+    """A measurement, which takes the latency of a solution from the first call to the result.
 
-    A measurement runs in the judge's process. The name goes into every trace that it made.
+    A measurement runs in the judge's process. Its name is recorded in every trace.
 
     Parameters
     ----------
     devices : tuple of str
-        Device types that it can measure on.
+        Device types that it supports.
     verified : bool
-        Whether it holds against a solution that wants a false latency. Results of others are
+        Whether it protects against solutions that try to falsify their latency. Other results are
         marked wherever they are ranked.
     **common
-        See `Record`. The name goes into every trace. The factory is called with the device.
+        See `Record`. The factory is called with the device.
 
     Examples
     --------
@@ -353,14 +352,13 @@ class MeasurementSpec(Record, kind="measurement"):
 
 @dataclass(frozen=True, kw_only=True)
 class StopRuleSpec(Record, kind="stop_rule"):
-    """A rule that says when a solution has been timed often enough.
+    """A stop rule, which decides when a solution has been timed often enough.
 
     Parameters
     ----------
     **common
-        See `Record`. The factory is a subclass of
-        `flashinfer_bench.bench.stopping.StoppingRule` of the same name; it is made with its
-        own parameters.
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.stopping.StoppingRule`
+        with the same name, created with its parameters.
 
     Examples
     --------
@@ -387,10 +385,10 @@ class MonitorSpec(Record, kind="monitor"):
     Parameters
     ----------
     devices : tuple of str
-        Types of the devices whose timings it is of use for.
+        Types of the devices that it is useful for.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.bench.watch.base.Watcher`, made
-        without arguments.
+        See `Record`. The factory is a subclass of `flashinfer_bench.bench.watch.base.Watcher`,
+        created without arguments.
 
     Examples
     --------
@@ -403,7 +401,7 @@ class MonitorSpec(Record, kind="monitor"):
                 devices=("cuda",),
                 factory="my_monitors.power:PowerMonitor",
                 probe="my_monitors.probe:nvml",
-                summary="Power that the board draws",
+                summary="Power draw of the board",
             )
 
     .. versionadded:: 0.3
@@ -421,8 +419,8 @@ class KeyBuilderSpec(Record, kind="key_builder"):
     op_types : tuple of str
         The op types whose keys it builds.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.apply.ApplyKeyBuilder`; it is
-        made with the definition.
+        See `Record`. The factory is a subclass of `flashinfer_bench.apply.ApplyKeyBuilder`, created
+        with the definition.
 
     Examples
     --------
@@ -447,7 +445,7 @@ class KeyBuilderSpec(Record, kind="key_builder"):
 class AdapterSpec(Record, kind="adapter"):
     """An API adapter, which routes the calls of a library through apply and tracing.
 
-    The hook must not import the library: the probe looks whether it is installed, and the factory
+    The hook must not import the library: the probe checks whether it is installed, and the factory
     patches it.
 
     Parameters
@@ -455,8 +453,8 @@ class AdapterSpec(Record, kind="adapter"):
     targets : tuple of str
         The functions and methods that it patches, as dotted names.
     **common
-        See `Record`. The factory is a subclass of `flashinfer_bench.routing.Adapter`; it is
-        made without arguments, also where the library is not installed, and patches nothing.
+        See `Record`. The factory is a subclass of `flashinfer_bench.routing.Adapter`, created
+        without arguments even if the library is not installed; creating it patches nothing.
 
     Examples
     --------
@@ -480,31 +478,31 @@ class AdapterSpec(Record, kind="adapter"):
 
 @dataclass(frozen=True, kw_only=True)
 class OpFamilySpec(Record, kind="op_family"):
-    """What is known of some op types, so that their solutions can be judged and applied.
+    """An op family: data on op types, used to judge and apply their solutions.
 
-    Each function that a record names is imported when it is first needed. Of two for the same op
-    type the one of higher priority is used.
+    Each function that a record names is imported on first use. Of two families for the same op
+    type, the one with the higher priority is used.
 
     Parameters
     ----------
     op_types : tuple of str
         Shell-style patterns of the op types.
     key_axes : tuple of str
-        Axes whose values decide which solution is the fastest, where no key builder is registered
-        for the op type. Empty: all variable axes.
+        Axes whose sizes decide which solution is the fastest, if no key builder is registered for
+        the op type. Empty: all variable axes.
     evaluator : str
         Name of the evaluator of their outputs. Empty: the one whose record matches.
     settings : str, optional
-        ``"package.module:name"``: a mapping of op types to settings, as in `EvalConfig`; they are
-        below whatever a user sets.
+        ``"package.module:name"``: a mapping of op types to settings, as in `EvalConfig`; settings
+        of the user take precedence.
     work : str, optional
-        ``"package.module:function"``: called with the definition, the value of each variable axis
-        and a mapping of recorded integers by name (page tables, lengths; empty where there are
-        none at hand), returns the bytes that any right solution has to move and the operations
-        that it has to make, at least. None where they are not known.
+        ``"package.module:function"``: called with the definition, the size of each variable axis
+        and a mapping of recorded integers by name (page tables, lengths; empty if none are
+        available); returns the minimum of bytes to move and operations to perform for any correct
+        solution, or None for unknown values.
     inputs : str, optional
-        As above: called with the definition, the value of each variable axis and a seed, returns
-        tensors on the CPU by name, in place of some or all of the random inputs.
+        ``"package.module:function"``: called with the definition, the size of each variable axis
+        and a seed; returns CPU tensors by name, which replace some or all random inputs.
     **common
         See `Record`. The factory may be left out.
 
@@ -545,21 +543,21 @@ class OpFamilySpec(Record, kind="op_family"):
 class EvaluatorSpec(Record, kind="evaluator"):
     """An evaluator, which decides whether a solution's outputs are correct.
 
-    An evaluator runs in the judge's process and is trusted: it sees the reference outputs. One that
-    says what it is for goes before every fallback, whatever their priorities.
+    An evaluator runs in the judge's process and is trusted: it sees the reference outputs. One with
+    patterns goes before every fallback, whatever their priorities.
 
     Parameters
     ----------
     op_types, definitions, dtypes : tuple of str
-        Shell-style patterns of the op types, of the definition names, and of the element types of
-        inputs that it is for. One match in any of the three suffices.
+        Shell-style patterns of op types, definition names, and dtypes of inputs. One match in any
+        of the three suffices.
     inputs, outputs : tuple of str
-        Patterns of the names of inputs, and of outputs. Where given, a definition must have at
-        least one input, and one output, that matches: so an evaluator is asked only about what it
-        can read. With all five empty it is a fallback, used where no other evaluator matches.
+        Patterns of the names of inputs, and of outputs. If given, a definition must also have at
+        least one matching input, and one matching output. An evaluator with all five empty is a
+        fallback, used if no other evaluator matches.
     **common
-        See `Record`. The factory subclasses `flashinfer_bench.bench.evaluators.base.Evaluator`; it
-        is made without arguments.
+        See `Record`. The factory is a subclass of
+        `flashinfer_bench.bench.evaluators.base.Evaluator`, created without arguments.
 
     Examples
     --------
@@ -586,17 +584,17 @@ class EvaluatorSpec(Record, kind="evaluator"):
 
     @property
     def is_fallback(self) -> bool:
-        """Whether it is meant for everything that no other evaluator matches."""
+        """Whether it is used if no other evaluator matches."""
         given = (self.op_types, self.definitions, self.dtypes, self.inputs, self.outputs)
         return not any(given)
 
     def accepts(self, definition: Definition) -> bool:
-        """Return whether it is meant for this definition in particular.
+        """Return whether its patterns match a definition.
 
         Parameters
         ----------
         definition : Definition
-            Its name, op type, and the names and element types of its tensors decide.
+            Its name, op type, and the names and dtypes of its tensors are matched.
         """
         dtypes = (str(spec.dtype.value) for spec in definition.inputs.values())
         one_of = (
@@ -623,7 +621,7 @@ class ExecutorSpec(Record, kind="executor"):
         Device types that its processes can use: ``("cpu", "cuda")``.
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.bench.executors.base.Executor`,
-        made with the device.
+        created with the device.
 
     Examples
     --------
@@ -647,16 +645,16 @@ class ExecutorSpec(Record, kind="executor"):
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxSpec(Record, kind="sandbox"):
-    """A sandbox, which takes from the process of a solution what it does not need.
+    """A sandbox, which restricts the process of a solution.
 
     The factory is imported in the process that it confines, before any code of a solution.
 
     Parameters
     ----------
     platforms : tuple of str
-        Values of `sys.platform` where it works: ``("linux",)``.
+        Supported values of `sys.platform`: ``("linux",)``.
     **common
-        See `Record`. The factory is made without arguments, in the process that is confined.
+        See `Record`. The factory is called without arguments, in the process to be confined.
 
     Examples
     --------
@@ -669,7 +667,7 @@ class SandboxSpec(Record, kind="sandbox"):
                 platforms=("linux",),
                 factory="my_sandbox.landlock:LandlockSandbox",
                 probe="my_sandbox.probe:landlock",
-                summary="No writing outside the work folder, no network",
+                summary="No writes outside the work folder, no network",
             )
 
     .. versionadded:: 0.3
@@ -682,16 +680,16 @@ class SandboxSpec(Record, kind="sandbox"):
 class CommandSpec(Record, kind="command"):
     """A command of ``fib``, or a subcommand of one of its groups.
 
-    What was found is kept, so that ``fib --help`` lists these commands without importing a plugin.
-    A command of core is never replaced.
+    Commands are cached, so that ``fib --help`` lists them without importing plugins. A command of
+    core cannot be replaced.
 
     Parameters
     ----------
     **common
-        See `Record`. The name is what the user types after ``fib``: ``"roofline"``, or, for a
-        subcommand of an existing group, ``"report roofline"``. The factory is a function with
-        Typer annotations, or a `typer.Typer`. The summary is shown by ``fib --help``, where
-        commands stand by falling priority, then by name.
+        See `Record`. The name is the words after ``fib``: ``"roofline"`` or, for a subcommand of an
+        existing group, ``"report roofline"``. The factory is a function with Typer annotations, or
+        a `typer.Typer`. The summary is shown by ``fib --help``, which lists commands by decreasing
+        priority, then by name.
 
     Examples
     --------
@@ -715,7 +713,7 @@ class CommandSpec(Record, kind="command"):
 
     @property
     def group(self) -> str:
-        """The group that it is a subcommand of: ``report``; empty for a command of ``fib``."""
+        """The group of a subcommand: ``report``; empty for a command of ``fib``."""
         return self.name.rpartition(" ")[0]
 
     def _words(self) -> list[str]:
@@ -729,13 +727,13 @@ class CheckSpec(Record, kind="check"):
     Parameters
     ----------
     layer : str
-        The layer that it belongs to: ``layout``, ``definition``, ``workload``, ``solution``,
-        ``trace``, ``baseline``, ``benchmark``, or one of its own, which comes after these.
+        Its layer: ``layout``, ``definition``, ``workload``, ``solution``, ``trace``, ``baseline``,
+        ``benchmark``, or a new one, which comes last.
     records : bool
-        Whether it looks at workloads and traces. A check is a function of the `Contents` of the
-        dataset that yields findings, or a `RecordCheck`, which is shown them one by one.
+        Whether it needs workloads and traces.
     **common
-        See `Record`.
+        See `Record`. The factory is a function that is called with the `Contents` of the dataset
+        and yields findings, or a `RecordCheck`, which gets records one by one.
 
     Examples
     --------
@@ -759,13 +757,13 @@ class CheckSpec(Record, kind="check"):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSpec(Record, kind="source"):
-    """A place that datasets are fetched from.
+    """A source from which datasets are downloaded.
 
     Parameters
     ----------
     **common
-        See `Record`. The name is what stands before ``://`` in the value of ``--hub``; without
-        one it is ``hub``. The factory is a function: called with the rest of the value, it returns
+        See `Record`. The name is the part before ``://`` in the value of ``--hub``; the default is
+        ``hub``. The factory is a function that is called with the rest of the value, and returns
         the `Path` of a folder with the dataset.
 
     Examples
@@ -786,15 +784,15 @@ class SourceSpec(Record, kind="source"):
 
 @dataclass(frozen=True, kw_only=True)
 class FormatSpec(Record, kind="format"):
-    """A format of datasets other than our own, for ``fib import``.
+    """A foreign format of datasets, for ``fib import``.
 
-    The formats are asked by falling priority, and the first that knows a folder reads it.
+    The formats are tried by decreasing priority; the first that recognises a folder reads it.
 
     Parameters
     ----------
     **common
-        See `Record`. The factory is a function: called with the `Path` of a folder, it returns what
-        it has read from it, or None if the folder is of another format.
+        See `Record`. The factory is a function that is called with the `Path` of a folder, and
+        returns the imported dataset, or None if the folder has another format.
 
     Examples
     --------
@@ -814,12 +812,13 @@ class FormatSpec(Record, kind="format"):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSpec(Record, kind="report"):
-    """A report, drawn from recorded traces: ``fib report NAME`` writes it.
+    """A report on recorded traces, written by ``fib report NAME``.
 
     Parameters
     ----------
     **common
-        See `Record`. The factory is a function: called with a `TraceSet`, it returns the text.
+        See `Record`. The factory is a function that is called with a `TraceSet`, and returns the
+        text.
 
     Examples
     --------
@@ -839,16 +838,17 @@ class ReportSpec(Record, kind="report"):
 
 @dataclass(frozen=True, kw_only=True)
 class TracingPolicySpec(Record, kind="tracing_policy"):
-    """A policy of tracing: which calls are kept, or which of their inputs are written.
+    """A tracing policy, which decides which calls are kept, or which of their inputs are written.
 
     Parameters
     ----------
     decides : str
-        ``"calls"``: a filter policy. The factory makes a `flashinfer_bench.tracing.FilterPolicy`,
-        given ``filter_policy_kwargs``. ``"inputs"``: a dump policy. The factory is a function of
-        the inputs by name that returns the names of those to write.
+        ``"calls"``: a filter policy. The factory returns a `flashinfer_bench.tracing.FilterPolicy`
+        for ``filter_policy_kwargs``. ``"inputs"``: a dump policy. The factory is a function that is
+        called with the inputs by name, and returns the names of those to write.
     **common
-        See `Record`. The name is for `TracingConfig.filter_policy` or ``input_dump_policy``.
+        See `Record`. The name is used in `TracingConfig`, as ``filter_policy`` or
+        ``input_dump_policy``.
 
     Examples
     --------
@@ -897,7 +897,7 @@ def _schema(cls: Any) -> type[msgspec.Struct]:
 
 
 def _check(record: Any, owner: str) -> None:
-    """Store the values of a dataclass as its annotations have them, or say what is wrong."""
+    """Convert the fields of a record to their annotated types; raise ValueError if not possible."""
     given = {each.name: _stripped(getattr(record, each.name)) for each in fields(record)}
     try:
         found = msgspec.convert(given, _schema(record.__class__))
@@ -910,7 +910,7 @@ def _check(record: Any, owner: str) -> None:
 
 
 def _stripped(value: Any) -> Any:
-    """Return text on one line, without blanks around it; texts in a sequence, too."""
+    """Normalise the white space of a string, or of the strings in a sequence."""
     if isinstance(value, str):
         return " ".join(value.split())
     is_sequence = isinstance(value, (list, tuple, Iterator))
@@ -923,11 +923,11 @@ def _lowered(value: Any) -> Any:
     return tuple(map(_lowered, value)) if isinstance(value, tuple) else value
 
 
-# --------------------------------------------------------------- errors of plugins, in words
+# ------------------------------------------------------------------------ exceptions of plugins
 
-# A plugin may raise whatever it likes and must lose only itself. Not all that it raises is an
-# Exception: sys.exit() at import, or a panic in an extension written in Rust, is a BaseException.
-# So the few places that call a plugin's code pass on these two, and catch everything else.
+# A plugin may raise anything, and must not affect others. Some of it is not an Exception:
+# sys.exit() at import, or a panic in an extension written in Rust, is a BaseException. The few
+# places that call code of plugins therefore pass on only these two, and catch everything else.
 PASSED_ON = (KeyboardInterrupt, GeneratorExit)
 
 _LINE_LIMIT = 400
@@ -941,7 +941,7 @@ def one_line(error: BaseException) -> str:
     except PASSED_ON:
         raise
     except BaseException:  # noqa: BLE001 - the __str__ of a plugin's exception is the plugin's code
-        message = "(its message cannot be shown)"
+        message = "(message not available)"
     if isinstance(error, SystemExit):
         return f"SystemExit: it called sys.exit({message})"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
@@ -949,23 +949,23 @@ def one_line(error: BaseException) -> str:
 
 
 def full_traceback(error: BaseException) -> str:
-    """Return the traceback of `error`, its end cut if very long."""
+    """Return the traceback of `error`, truncated if very long."""
     try:
         text = "".join(traceback.format_exception(error))
     except PASSED_ON:
         raise
     except BaseException:  # noqa: BLE001 - as above: it may have a __cause__ that raises
-        text = f"{type(error).__name__}: its traceback cannot be shown\n"
+        text = f"{type(error).__name__}: traceback not available\n"
     return text[:_TRACEBACK_LIMIT]
 
 
 def canonical(name: str) -> str:
-    """Return `name` in the spelling in which names of distributions are compared."""
+    """Return `name` normalised like the names of distributions."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def spoken(kind: str) -> str:
-    """Return `kind` as one says it: ``key builder``."""
+    """Return `kind` as words: ``key builder``."""
     return kind.replace("_", " ")
 
 

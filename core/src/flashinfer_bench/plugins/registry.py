@@ -1,4 +1,4 @@
-"""What is registered: one registry for each kind of record, and the catalog of all of them."""
+"""The catalog of registered records, with one registry for each kind."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ CONFLICT_HINT = "Uninstall one of them, or name its plugin in FIB_DISABLE_PLUGIN
 _KIND_OF = {plural(kind): kind for kind in KINDS}
 
 
-# A probe is code of a plugin: it may raise, call ``sys.exit``, answer nonsense, or never return. It
-# runs in a daemon thread with a time limit, so it can delay neither discovery, which runs no probe,
-# nor the end of the process, which waits for no daemon thread.
+# A probe is code of a plugin: it may raise, call ``sys.exit``, return nonsense, or never return. It
+# runs in a daemon thread with a time limit, and delays neither discovery, which runs no probe, nor
+# the exit of the process, which does not wait for daemon threads.
 class Probe:
-    """One probe function, run at most once; its first answer stays.
+    """A probe function, which is run at most once; its result is kept.
 
     Parameters
     ----------
     path : str
         ``"package.module:function"``.
     timeout_s : float
-        Seconds, import of the module included, after which the answer is no.
+        Time limit in seconds, including the import of the module.
     """
 
     def __init__(self, path: str, timeout_s: float) -> None:
         self.path = path
         self.timeout_s = timeout_s
         self.failure: Optional[BaseException] = None
-        """What the probe raised, if it has been asked and did; being too slow is no failure."""
+        """The exception that the probe raised; None also after a timeout."""
         self.is_late = False
-        """Whether it took too long to answer: then nobody knows what it would have said."""
+        """Whether the probe exceeded its time limit, so that its result is unknown."""
         self._lock = threading.Lock()
         self._deadline = 0.0
         self._thread: Optional[threading.Thread] = None
@@ -78,19 +78,19 @@ class Probe:
             try:
                 thread.start()
                 self._thread = thread
-            except RuntimeError as error:  # no thread left, or the interpreter is ending
+            except RuntimeError as error:  # no more threads, or the interpreter is exiting
                 self._answer = Availability(False, f"the probe could not be started: {error}")
 
     def answer(self) -> Availability:
-        """Return the answer, waiting for it until the time limit; never raises.
+        """Return the result, after waiting until the time limit if necessary; never raises.
 
         Returns
         -------
         Availability
-            What the probe said, or why it could not be asked.
+            The result of the probe, or why there is none.
         """
         self.start()
-        if self._thread is not None:  # joined, so that a process that forks next has one thread
+        if self._thread is not None:  # joined, so that a later fork finds a single thread
             self._thread.join(max(0.0, self._deadline - time.monotonic()))
         with self._lock:
             if self._answer is None:
@@ -98,7 +98,7 @@ class Probe:
                 self._answer = Availability(
                     False,
                     f"the probe {self.path} did not answer within {self.timeout_s:g} s",
-                    "FIB_PROBE_TIMEOUT_S sets the limit",
+                    "increase FIB_PROBE_TIMEOUT_S",
                 )
             return self._answer
 
@@ -108,40 +108,40 @@ class Probe:
             found = import_string(self.path)()
             if not isinstance(found, Availability):
                 raise TypeError(f"it returned {type(found).__name__}, not Availability")
-        except BaseException as error:  # noqa: BLE001 - the plugin's code, in a thread of its own
+        except BaseException as error:  # noqa: BLE001 - the plugin's code, in its own thread
             failure = error
             found = Availability(False, f"the probe {self.path} failed: {one_line(error)}")
         with self._lock:
-            if self._answer is None:  # else it is too late: an answer does not change
+            if self._answer is None:  # else it is too late
                 self._answer, self.failure = found, failure
 
 
 @dataclass(frozen=True, kw_only=True)
 class PluginStatus:
-    """One plugin, and what became of it.
+    """A plugin and its state.
 
     Parameters
     ----------
     name : str
         Name of the entry point; for a module of ``FIB_PLUGINS``, the module; ``core`` for core.
     distribution, version : str
-        What it was installed with. Empty for a module of ``FIB_PLUGINS``.
+        Its distribution. Empty for a module of ``FIB_PLUGINS``.
     target : str
-        What was loaded: ``package.module`` or ``package.module:object``.
+        The loaded object: ``package.module`` or ``package.module:object``.
     state : str
-        ``ok``; ``unavailable``: it loaded, but no record of it can be used on this machine;
-        ``blocked``: the user asked not to load it; ``broken``: something about it is wrong, and
-        some or all of its records are left out.
+        ``ok``; ``unavailable``: loaded, but none of its records can be used on this machine;
+        ``blocked``: excluded by a setting; ``broken``: has a problem, and some or all of its
+        records are left out.
     reason : str
-        Why the state is not ``ok``, so that it reads on after the plugin's name.
+        Why the state is not ``ok``; continues a sentence that starts with the plugin's name.
     traceback : str
-        Where it raised, if it did.
+        Traceback of the exception, if one was raised.
     records : tuple of (str, str)
-        Kind and name of the records that it contributes.
+        Kind and name of its records.
     load_ms : float
-        Milliseconds that loading it and calling its hooks took.
+        Time for loading it and calling its hooks, in milliseconds.
     heavy_imports : tuple of str
-        Heavy libraries that loading it imported, which no plugin should.
+        Heavy libraries imported while loading it, which plugins should avoid.
     """
 
     name: str
@@ -178,7 +178,7 @@ class Registered(Generic[SpecT_co]):
     plugin : str
         Name of the plugin.
     check : Probe, optional
-        Runs the record's probe; None when it has none.
+        The record's probe; None if it has none.
     """
 
     spec: SpecT_co
@@ -194,7 +194,7 @@ class Registered(Generic[SpecT_co]):
 
     @property
     def label(self) -> str:
-        """Kind and name, as one says them: ``key builder 'gqa'``."""
+        """Kind and name in words: ``key builder 'gqa'``."""
         return f"{spoken(self.spec.kind)} {self.name!r}"
 
     @property
@@ -203,13 +203,13 @@ class Registered(Generic[SpecT_co]):
         return f"{self.distribution} {self.version}".strip() or self.plugin
 
     def availability(self) -> Availability:
-        """Return whether the code can be used on this machine; asked once, never raises.
+        """Return whether the code can be used on this machine; determined once, never raises.
 
         Returns
         -------
         Availability
-            The probe's answer. A probe that raises, answers something else, or takes longer than
-            ``FIB_PROBE_TIMEOUT_S`` counts as a no that says so.
+            The result of the probe. If the probe raises, returns something else, or takes longer
+            than ``FIB_PROBE_TIMEOUT_S``, the record is not available, for that reason.
         """
         return self.check.answer() if self.check is not None else Availability(True)
 
@@ -229,7 +229,7 @@ class Registered(Generic[SpecT_co]):
         Raises
         ------
         PluginLoadError
-            If it cannot be imported, or is not there.
+            If it cannot be imported, or does not exist.
         """
         path = path or self.spec.factory
         try:
@@ -244,12 +244,12 @@ class Registered(Generic[SpecT_co]):
             ) from error
 
     def load_subclass(self, base: type[_T]) -> type[_T]:
-        """Import and return what the record names, which has to be a subclass of `base`.
+        """Import and return the class that the record names, a subclass of `base`.
 
         Raises
         ------
         PluginLoadError
-            If it is not, or cannot be imported.
+            If it is not a subclass of `base`, or cannot be imported.
         """
         factory = self.load()
         if isinstance(factory, type) and issubclass(factory, base):
@@ -262,16 +262,16 @@ class Registered(Generic[SpecT_co]):
 
 @dataclass(frozen=True)
 class Conflict:
-    """Records of one kind and name, all of them refused.
+    """Records of the same kind and name, all of which are refused.
 
     Parameters
     ----------
     kind, name : str
-        What they all claim.
+        Their kind and name.
     claims : tuple of Registered
-        The records, by the distributions that they are from.
+        The records, sorted by distribution.
     kept : Registered, optional
-        A record of core that has this name and cannot be replaced; not among the `claims`.
+        The record of core with this name, which cannot be replaced; not among the `claims`.
     """
 
     kind: str
@@ -286,7 +286,7 @@ class Conflict:
         return f"{what} is registered by {origins}; {self._outcome()}."
 
     def reason(self, others: Sequence[str]) -> str:
-        """Return the reason for which a claimant is broken; `others` are the other origins."""
+        """Return the reason for the status of one plugin; `others` are the other origins."""
         what = f"registers {spoken(self.kind)} {self.name!r}"
         if self.kept is None:
             what += f", as does {in_words(others)}" if others else " more than once"
@@ -299,16 +299,16 @@ class Conflict:
 
 
 class Registry(tuple[Registered[SpecT_co], ...]):
-    """The records of one kind in the order of selection: by falling priority, then by name.
+    """The records of one kind in the order of selection: by decreasing priority, then by name.
 
     Attributes
     ----------
     kind : str
         One of `KINDS`.
     conflicts : tuple of Conflict
-        Names of this kind that were claimed more than once.
+        Names of this kind that are registered more than once.
     plugins : tuple of PluginStatus
-        What became of each plugin, for messages about records that are not there.
+        The state of each plugin, for messages about missing records.
     """
 
     kind: str
@@ -321,7 +321,7 @@ class Registry(tuple[Registered[SpecT_co], ...]):
         return [entry.name for entry in self]
 
     def get(self, name: str) -> Optional[Registered[SpecT_co]]:
-        """Return the record of exactly that name, or None."""
+        """Return the record with exactly this name, or None."""
         return next((entry for entry in self if entry.spec.name == name), None)
 
     def find(self, name: str) -> Registered[SpecT_co]:
@@ -330,8 +330,8 @@ class Registry(tuple[Registered[SpecT_co], ...]):
         Raises
         ------
         CapabilityError
-            If there is none. The message names what there is, and the plugins that might have
-            provided it but are broken or blocked.
+            If there is none. The message lists the available names, and broken or blocked plugins
+            that might provide it.
         """
         wanted = name.strip().lower()
         found = self.get(wanted)
@@ -344,19 +344,19 @@ class Registry(tuple[Registered[SpecT_co], ...]):
         raise self.missing(message, wanted, claimed)
 
     def select(self, wanted: Callable[[Any], bool], subject: str) -> Registered[SpecT_co]:
-        """Return the first record that is `wanted` and can be used here.
+        """Return the first suitable record that can be used here.
 
         Parameters
         ----------
         wanted : callable
-            Says of a record whether it would do.
+            Returns whether a record is suitable.
         subject : str
-            What it is needed for, as it reads on after the kind: ``for device 'cpu'``.
+            What it is needed for, to follow the kind in messages: ``for device 'cpu'``.
 
         Raises
         ------
         CapabilityError
-            If there is none; the message says why, and which plugin might have provided it.
+            If there is none; the message says why, and which plugin might provide it.
         """
         candidates = [entry for entry in self if wanted(entry.spec)]
         if not candidates:
@@ -365,14 +365,14 @@ class Registry(tuple[Registered[SpecT_co], ...]):
         return self.first_usable(candidates, subject)
 
     def for_device(self, device: str, name: Optional[str] = None) -> Registered[SpecT_co]:
-        """Return the record for a device; for kinds that say which devices they are for.
+        """Return the record for a device; for kinds whose records have devices.
 
         Parameters
         ----------
         device : str
             ``cpu``, ``cuda``, ``cuda:1``, …
         name : str, optional
-            Take this one, or none.
+            Consider only the record with this name.
 
         Returns
         -------
@@ -382,7 +382,7 @@ class Registry(tuple[Registered[SpecT_co], ...]):
         Raises
         ------
         CapabilityError
-            If there is none, or the named one is unknown, is not for the device, or cannot be used.
+            If there is none, or the named one is unknown, not for the device, or not usable.
         """
         if name is None:
             return self.select(lambda spec: spec.serves(device), f"for device {device!r}")
@@ -412,13 +412,13 @@ class Registry(tuple[Registered[SpecT_co], ...]):
         raise CapabilityError(" ".join(parts), hint="; ".join(filter(None, remedies)) or None)
 
     def refused(self, wanted: Callable[[Any], bool]) -> list[Conflict]:
-        """Return the conflicts without which something `wanted` would have been found."""
+        """Return the conflicts between suitable records."""
         return [each for each in self.conflicts if any(wanted(one.spec) for one in each.claims)]
 
     def missing(
         self, message: str, wanted: str, conflicts: Sequence[Conflict] = ()
     ) -> CapabilityError:
-        """Make an error that says whose fault it may be that nothing was found, and what to do."""
+        """Return the error for a record that was not found, with likely causes and what to do."""
         if conflicts:
             message = " ".join([message, *(each.sentence() for each in conflicts)])
             return CapabilityError(message, hint=CONFLICT_HINT)
@@ -429,7 +429,7 @@ class Registry(tuple[Registered[SpecT_co], ...]):
             message += f" {status.sentence().rstrip('.')}."
         if suspects and not related:
             origins = ", ".join(status.origin for status in suspects)
-            message += f" Broken plugins, which might have provided it: {origins}."
+            message += f" Broken plugins that might provide it: {origins}."
         failed = [status.name for status in suspects if status.state == "broken"]
         hint = f"Run `fib plugins list --kind {self.kind}` to see what is installed."
         from flashinfer_bench._providers import install_hint, provider_of
@@ -447,7 +447,7 @@ class Registry(tuple[Registered[SpecT_co], ...]):
 
 
 def _is_related(status: PluginStatus, wanted: str) -> bool:
-    """Return whether `wanted` is a part of the plugin's or its distribution's name."""
+    """Return whether `wanted` is a part of the name of the plugin or its distribution."""
     needle = f"-{canonical(wanted)}-"
     names = (status.name, status.distribution, status.target)
     return any(needle in f"-{canonical(name)}-" for name in names)
@@ -461,19 +461,19 @@ def _no_hooks() -> Any:
 
 @dataclass(frozen=True)
 class Catalog:
-    """An unchangeable view of what is registered.
+    """All registered records; immutable.
 
-    The records of each kind are an attribute, named by the plural of the kind: `builders`,
-    `timers`, `key_builders`, `op_families`, … Each is a `Registry`.
+    Each kind has an attribute with its `Registry`, named by the plural of the kind: `builders`,
+    `timers`, `key_builders`, `op_families`, …
 
     Parameters
     ----------
     records : tuple of Registered
-        Those of all kinds, in the order of `KINDS`, and of selection within each kind.
+        Records of all kinds, in the order of `KINDS`, and of selection within each kind.
     plugins : tuple of PluginStatus
-        What became of each plugin when it was loaded. No probe was asked for this; see `survey`.
+        The state of each plugin after loading, without the results of probes; see `survey`.
     conflicts : tuple of Conflict
-        Names that were claimed more than once, and are in no registry.
+        Names that are registered more than once, and are in no registry.
     hook : object, optional
         Calls the lifecycle hooks of all plugins: ``catalog.hook.fib_run_started(run=run)``.
     """
@@ -487,19 +487,19 @@ class Catalog:
     def build(
         cls, registered: Iterable[Registered[Any]], plugins: Iterable[PluginStatus] = ()
     ) -> Catalog:
-        """Sort `registered`, and set aside every name that is claimed more than once.
+        """Return a catalog of records, without names that are registered more than once.
 
         Parameters
         ----------
         registered : iterable of Registered
             Records of any kinds, in any order.
         plugins : iterable of PluginStatus
-            What became of the plugins.
+            The states of the plugins.
 
         Returns
         -------
         Catalog
-            The same for every order of `registered`.
+            Independent of the order of `registered`.
         """
         claims: dict[tuple[str, str], list[Registered[Any]]] = defaultdict(list)
         for entry in registered:
@@ -519,21 +519,21 @@ class Catalog:
     def of(
         cls, *records: Record, distribution: str = "", version: str = "", timeout_s: float = 1.0
     ) -> Catalog:
-        """Make a catalog of just these records, without any discovery.
+        """Return a catalog of the given records, without discovery.
 
         Parameters
         ----------
         *records : Record
-            What it shall hold.
+            The records.
         distribution, version : str
-            Where they are said to come from.
+            Their origin.
         timeout_s : float
-            Seconds that a probe may take.
+            Time limit of a probe, in seconds.
 
         Returns
         -------
         Catalog
-            With a single plugin called ``given``.
+            All its records are of a plugin named ``given``.
         """
         probes = [Probe(one.probe, timeout_s) if one.probe else None for one in records]
         given = (distribution, version, "given")
@@ -548,7 +548,7 @@ class Catalog:
         found: Registry[Any] = Registry(one for one in self.records if one.spec.kind == kind)
         found.kind, found.plugins = kind, self.plugins
         found.conflicts = tuple(each for each in self.conflicts if each.kind == kind)
-        vars(self)[name] = found  # where it is looked for first from now on
+        vars(self)[name] = found  # found there from now on, without this method
         return found
 
     def entries(self, kind: str) -> Registry[Any]:
@@ -560,7 +560,7 @@ class Catalog:
             If there is no such kind.
         """
         if kind not in KINDS:
-            raise ValueError(f"there is no kind {kind!r}; available kinds: {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind {kind!r}; available kinds: {', '.join(KINDS)}")
         found: Registry[Any] = getattr(self, plural(kind))
         return found
 
@@ -578,31 +578,31 @@ class Catalog:
         return found
 
     def from_plugin(self, status: PluginStatus) -> tuple[Registered[Any], ...]:
-        """Return the records, of all kinds, that one plugin contributes."""
+        """Return the records of one plugin, of all kinds."""
         key = (status.name, status.distribution)
         return tuple(entry for entry in self if (entry.plugin, entry.distribution) == key)
 
     def check_all(self, entries: Optional[Iterable[Registered[Any]]] = None) -> None:
-        """Ask the probes of `entries` (default: all), at the same time; their answers are kept."""
+        """Run the probes of `entries` (default: all) at the same time; their results are kept."""
         chosen = self.records if entries is None else entries
         probes = [entry.check for entry in chosen if entry.check is not None]
-        for probe in probes:  # all of them before the first answer is waited for
+        for probe in probes:  # start all of them before waiting for the first
             probe.start()
         for probe in probes:
             probe.answer()
 
     def survey(self, plugins: Optional[Sequence[PluginStatus]] = None) -> tuple[PluginStatus, ...]:
-        """Return what became of `plugins` (default: all), with their probes asked.
+        """Run the probes of plugins (default: all), and return their updated states.
 
         Parameters
         ----------
         plugins : sequence of PluginStatus, optional
-            Some of `plugins` of this catalog.
+            Some of the `plugins` of this catalog.
 
         Returns
         -------
         tuple of PluginStatus
-            The same, with ``unavailable`` for those of which no record can be used here.
+            The same, with ``unavailable`` for those without a record that can be used here.
         """
         chosen = self.plugins if plugins is None else plugins
         self.check_all([entry for status in chosen for entry in self.from_plugin(status)])
@@ -618,7 +618,7 @@ class Catalog:
     def builders_for(
         self, language: str, binding: Optional[str] = None, *, device: Optional[str] = None
     ) -> tuple[Registered[BuilderSpec], ...]:
-        """Return the builders that are meant for a language, whether or not they can be used here.
+        """Return the builders for a language, whether or not they can be used here.
 
         Parameters
         ----------
@@ -627,7 +627,7 @@ class Catalog:
         binding : str, optional
             Its binding.
         device : str, optional
-            Where the solution shall work: ``cpu``, ``cuda``, ``cuda:1``, …; None for anywhere.
+            Device of the solution: ``cpu``, ``cuda``, ``cuda:1``, …; None for any.
 
         Returns
         -------
@@ -656,9 +656,9 @@ class Catalog:
         binding : str, optional
             Its binding.
         solution : str, optional
-            Name of the solution, for the message.
+            Name of the solution, for messages.
         device : str, optional
-            Where the solution shall work: ``cpu``, ``cuda``, ``cuda:1``, …; None for anywhere.
+            Device of the solution: ``cpu``, ``cuda``, ``cuda:1``, …; None for any.
 
         Returns
         -------
@@ -668,7 +668,7 @@ class Catalog:
         Raises
         ------
         CapabilityError
-            If there is none; the message says why, and which plugin might have provided it.
+            If there is none; the message says why, and which plugin might provide it.
         """
         plain, wanted = _plain(language), _plain(binding)
         anywhere = self.builders_for(language, binding)
@@ -684,7 +684,7 @@ class Catalog:
             f"{one.name} ({one.origin}) is for {', '.join(one.spec.devices)}." for one in anywhere
         ]
         raise CapabilityError(
-            " ".join([f"No builder {subject} is for device {device!r}.", *told]),
+            " ".join([f"No builder {subject} supports device {device!r}.", *told]),
             hint=f"choose another device, such as {anywhere[0].spec.devices[0]}",
         )
 
@@ -697,15 +697,15 @@ class Catalog:
         if bindings:
             message += f" Available bindings of {language!r}: {', '.join(bindings)}."
         else:
-            message += f" A plugin that builds {language} is missing."
+            message += f" No installed plugin builds {language}."
         usable = [entry for entry in registry if entry.availability()]
         languages = sorted({each for entry in usable for each, _ in entry.spec.handles})
-        message += f" Available: {', '.join(languages) or 'none'}."
+        message += f" Available languages: {', '.join(languages) or 'none'}."
         conflicts = registry.refused(lambda spec: spec.accepts(language, binding))
         return registry.missing(message, language, conflicts)
 
     def family_of(self, op_type: str) -> Optional[Registered[OpFamilySpec]]:
-        """Return the family of an op type that goes first, of those that can be used here."""
+        """Return the first family of an op type that can be used here, or None."""
         families: Registry[OpFamilySpec] = self.op_families
         fitting = (each for each in families if each.spec.accepts(op_type) and each.availability())
         return next(fitting, None)
@@ -716,19 +716,19 @@ class Catalog:
         Parameters
         ----------
         definition : Definition
-            What it is decides; see `EvaluatorSpec`.
+            The definition, which is matched as described at `EvaluatorSpec`.
 
         Returns
         -------
         Registered
-            Of the evaluators that are meant for it, the first that can be used here. A fallback
-            only if none is meant for it: one that is meant for it but cannot be used is an error,
-            because a fallback could pass what it would refuse.
+            The first matching evaluator that can be used here, or a fallback if none matches. If
+            one matches but cannot be used, this is an error, because a fallback could pass a
+            solution that it would reject.
 
         Raises
         ------
         CapabilityError
-            If there is none, or the op type needs a family that is not installed.
+            If there is none, or the op family is not installed.
         """
         registry: Registry[EvaluatorSpec] = self.evaluators
         family = self.family_of(definition.op_type)
@@ -748,7 +748,7 @@ class Catalog:
 
 
 def _kept(kind: str, entries: Sequence[Registered[Any]]) -> Optional[Registered[Any]]:
-    """Return which of the records of one name is used: the only one, or a command of core."""
+    """Return the record of one name that is used: the only one, or a command of core."""
     if len(entries) == 1:
         return entries[0]
     core = [entry for entry in entries if entry.distribution == CORE_DISTRIBUTION]
@@ -760,5 +760,5 @@ def _rank(entry: Registered[Any]) -> tuple[int, int, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return `value`, which may be an enum member, as the string that records hold."""
+    """Return `value`, a string or an enum member, as a string in lower case."""
     return None if value is None else str(getattr(value, "value", value)).strip().lower()

@@ -1,24 +1,23 @@
-"""Routing the calls of a library through apply and tracing: what adapters are made of.
+"""Route the calls of a library through apply and tracing: the building blocks of adapters.
 
-The author of a plugin subclasses `RouteAdapter`, whose calls are answered by recorded solutions, or
-`Adapter`, which only wraps functions, and registers the class by a
-`flashinfer_bench.plugins.AdapterSpec`. Nothing else of core is needed for that; these names are
-stable.
+The author of a plugin subclasses `RouteAdapter` to have calls answered by recorded solutions, or
+`Adapter` to only wrap functions, and registers the class with a
+`flashinfer_bench.plugins.AdapterSpec`. No other part of core is needed; the names below are stable.
 
 =====================  ==========================================================================
 `Adapter`, `PatchSpec`  which functions of a library are wrapped, and how
-`RouteAdapter`, `Route` a table of functions whose calls are calls of definitions
-`Understood`            what a call means: a definition and its inputs
-`Made`                  a definition that a route has made of a call
-`UnroutableError`       raised for a call that no definition describes: the original answers it
+`RouteAdapter`, `Route` a table of functions whose calls correspond to definitions
+`Understood`            the meaning of a call: a definition and its inputs
+`Made`                  a definition that a route has derived from a call
+`UnroutableError`       raised for a call that no definition describes; the original runs
 `signature_of`          the inputs of a route under the names of the definition
 `route_calls`           the wrapper of one function
-`quick_binder`          arguments by name, with defaults
+`quick_binder`          binds arguments to names, with defaults
 `Returns`, `returns_of` how a function returns its outputs
-`write_back`            outputs into buffers that the caller has given
-`same_value`            whether an argument is the default that a definition assumes
-`router`                what is applied and traced in this process
-`is_capturing`          whether a CUDA graph is being captured: nothing may wait for the device
+`write_back`            copies outputs into buffers of the caller
+`same_value`            whether an argument equals the default that a definition assumes
+`router`                the router of this process, which connects calls and runtimes
+`is_capturing`          whether a CUDA graph is being captured; if so, do not wait for the device
 =====================  ==========================================================================
 """
 

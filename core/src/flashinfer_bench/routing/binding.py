@@ -1,11 +1,12 @@
-"""Which parameter of a function is which input or output of a definition.
+"""Map the parameters of a function to the inputs and outputs of a definition.
 
-A decorated function need not look like its definition. What goes where is decided once, by names:
+A decorated function need not look like its definition. The mapping is computed once, by name:
 
-- A parameter named like an input or output is that. If all inputs have one, order does not matter.
-- Other parameters that may be given by position are the input, or the output, at that position.
-- What is left over is unknown to the definition: a call is described by it only while such
-  parameters have their defaults. `self` and `cls` are let pass.
+- A parameter with the name of an input or output is mapped to it. If all inputs have such a
+  parameter, their order does not matter.
+- Other parameters that may be positional are mapped to the input or output at that position.
+- The remaining parameters are unknown to the definition, which describes a call only if they have
+  their default values. `self` and `cls` are ignored.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ANYTHING = (Exception,)
 
 EXTRAS = "argument unknown to the definition"
-"""Reason: a parameter that the definition lacks has not its default."""
+"""Reason: a parameter that the definition lacks does not have its default value."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Which parameter is which input or output.
+    """The mapping from parameters to inputs and outputs.
 
     Attributes
     ----------
@@ -50,9 +51,9 @@ class Binding:
     outputs : tuple of str
         The parameter for each output; empty if the function takes none.
     extras : tuple of str
-        Parameters that the definition does not know, and that have a default.
+        Parameters that the definition does not have, and that have a default.
     rest : tuple of str
-        ``*args`` and ``**kwargs``, which the definition does not know either.
+        ``*args`` and ``**kwargs``, which the definition does not have either.
     """
 
     inputs: tuple[str, ...]
@@ -62,23 +63,23 @@ class Binding:
 
 
 class Canonical(Signature):
-    """The parameters of a route: inputs of definitions under their names, and nothing else.
+    """The parameters of a route: only inputs of definitions, under their names.
 
-    No parameter takes an output, and a call with these returns the outputs of the definition.
+    No parameter receives an output; a call with these parameters returns the definition's outputs.
     """
 
     __slots__ = ()
 
     def match(self, inputs: Sequence[str]) -> Binding:
-        """Find the inputs of a definition among the parameters, by name alone.
+        """Find the inputs of a definition among the parameters, by name only.
 
-        An adapter says what each value is. An input that it does not know is none of them, whatever
-        the position.
+        The adapter identifies each value by name. An input with an unknown name is never matched by
+        position.
 
         Raises
         ------
         ConfigError
-            If an input has no parameter, or a parameter without a default is no input.
+            If an input has no parameter, or a parameter without a default is not an input.
         """
         return match(self, inputs, ())
 
@@ -89,9 +90,9 @@ def signature_of(*names: str, **defaults: Any) -> Canonical:
     Parameters
     ----------
     *names : str
-        Inputs that every definition has, as definitions call them.
+        Names of inputs that every definition has.
     **defaults
-        Inputs that some definitions lack, and what calls of these must have in their place.
+        Inputs that some definitions lack, and the value that calls must have for these definitions.
     """
     kind = Parameter.POSITIONAL_OR_KEYWORD
     return Canonical(
@@ -101,7 +102,7 @@ def signature_of(*names: str, **defaults: Any) -> Canonical:
 
 
 def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
-    """Return `call` for canonical arguments instead of the inputs of a definition.
+    """Return `call` adapted from the inputs of a definition to canonical arguments.
 
     Parameters
     ----------
@@ -115,13 +116,13 @@ def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
     Returns
     -------
     callable
-        Its fallback has to be that of a routed call: it is told the order, and asked to decline
-        calls that have more to them than the definition says.
+        Its fallback must be that of a routed call: it receives the order, and must decline calls
+        with arguments that the definition does not cover.
 
     Raises
     ------
     ConfigError
-        If no call with such arguments can be one of the definition.
+        If no call with such arguments can match the definition.
     """
     parameters = list(signature.parameters)
     binding = signature.match(inputs)
@@ -131,7 +132,7 @@ def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
     extras = [
         (parameters.index(name), signature.parameters[name].default) for name in binding.extras
     ]
-    # Of one position `itemgetter` returns no tuple.
+    # For a single position `itemgetter` does not return a tuple.
     pick = itemgetter(*order) if len(order) > 1 else lambda args: tuple(args[i] for i in order)
 
     @opaque
@@ -147,19 +148,20 @@ def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
 
 
 def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -> Binding:
-    """Decide which parameter is which input or output.
+    """Map parameters to inputs and outputs.
 
     Parameters
     ----------
     signature : inspect.Signature
-        Of the function. Of a canonical one names alone count, and no parameter takes an output.
+        Signature of the function. For a canonical one only names are matched, and no parameter
+        receives an output.
     inputs, outputs : sequence of str
-        Names that the definition gives.
+        Names in the definition.
 
     Raises
     ------
     ConfigError
-        If an input has no parameter, a parameter without a default no meaning, or names and
+        If an input has no parameter, a parameter without a default cannot be mapped, or names and
         positions contradict each other.
     """
     named = {
@@ -173,7 +175,7 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
     if not canonical and not all(name in taken for name in inputs):
         wanted = [*inputs, *outputs]
         for index, name in enumerate(positional):
-            # An output has to be passed in each call: a parameter with a default may be anything.
+            # Outputs are required arguments: a parameter with a default may mean anything.
             passed = index < len(inputs) or named[name].default is Parameter.empty
             if name not in taken:
                 if passed and index < len(wanted) and wanted[index] not in taken:
@@ -187,7 +189,7 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
     if missing:
         raise ConfigError(f"no parameter is input '{missing[0]}'")
     found = tuple(taken[name] for name in outputs if name in taken)
-    if len(found) < len(outputs):  # some of them are of no use
+    if len(found) < len(outputs):  # an incomplete set is useless
         found = ()
     used = {*(taken[name] for name in inputs), *found}
     extras = tuple(name for name in named if name not in used)
@@ -203,14 +205,14 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
 
 
 def drop_object(named: dict[str, Parameter], known: set[str]) -> None:
-    """Leave out the object that a method gets."""
+    """Remove the parameter that receives the object of a method call."""
     first = next(iter(named), None)
     if first in ("self", "cls") and first not in known:
         del named[first]
 
 
 def same_value(value: Any, default: Any) -> bool:
-    """Return whether an argument is the default, or a plain value equal to it."""
+    """Return whether an argument is the default object, or a plain value equal to it."""
     plain = type(default) in (bool, int, float, str, bytes)
     return value is default or (plain and type(value) is type(default) and bool(value == default))
 
@@ -219,16 +221,16 @@ def same_value(value: Any, default: Any) -> bool:
 
 
 def write_back(results: list[Any], buffers: Mapping[int, Any]) -> None:
-    """Copy outputs into buffers, as if all were copied at the same time.
+    """Copy outputs into buffers as if all copies happened at the same time.
 
-    A solution may return views of its inputs, which may be buffers themselves.
+    A solution may return views of its inputs, which may also be output buffers.
 
     Parameters
     ----------
     results : list
-        All outputs. Those that writing would change are replaced by copies.
+        All outputs. Those that a copy would overwrite are replaced by clones.
     buffers : mapping of int to torch.Tensor
-        Where some go, by their position.
+        Destination buffers, by position of the output.
     """
     memory = {memory_of(buffer) for buffer in buffers.values()}
     for index, result in enumerate(results):
@@ -243,18 +245,18 @@ def write_back(results: list[Any], buffers: Mapping[int, Any]) -> None:
 
 
 def memory_of(value: Any) -> Any:
-    """Return where a tensor's memory begins; for anything else, what no tensor has."""
+    """Return the address of a tensor's memory; for anything else, a value no tensor has."""
     storage = getattr(value, "untyped_storage", None)
     if storage is None:
         return None
     try:
         return value.device, storage().data_ptr()
-    except _ANYTHING:  # of a fake tensor, or a sparse one
+    except _ANYTHING:  # fake and sparse tensors have none
         return None, id(value)
 
 
 def _is_view_of(result: Any, buffer: Any) -> bool:
-    """Return whether both are the same elements of memory, in the same order."""
+    """Return whether both tensors cover the same memory in the same order."""
     if result is buffer:
         return True
     if buffer is None or memory_of(result) != memory_of(buffer):
@@ -266,19 +268,19 @@ def _is_view_of(result: Any, buffer: Any) -> bool:
 def quick_binder(
     signature: Signature,
 ) -> Callable[[Args, Kwargs], dict[str, Any]]:
-    """Return what tells the arguments of a call apart, by name and with defaults.
+    """Return a function that maps the arguments of a call to names, with defaults.
 
     Parameters
     ----------
     signature : Signature
-        Of the function that is called.
+        Signature of the function that is called.
 
     Returns
     -------
     callable
-        ``binder(args, kwargs)`` returns the arguments by name; ``*args`` as a tuple and
+        ``binder(args, kwargs)`` returns the arguments by name, with ``*args`` as a tuple and
         ``**kwargs`` as a dict, under their own names. It raises `UnroutableError` for arguments
-        that do not fit: the original says best what is wrong with them.
+        that do not match, so that the original reports the error.
     """
     parameters = signature.parameters.values()
     plain = {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
@@ -312,7 +314,7 @@ def quick_binder(
 # ------------------------------------------------------------------------------ what is returned
 
 Kind = Literal["any", "none", "one", "tuple", "list", "dict"]
-"""What outputs are returned in. ``"any"``: one as itself, several as a tuple, none as None."""
+"""Form of the returned outputs. ``"any"``: one unwrapped, several as a tuple, or None."""
 
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("tuple", "Tuple"), "tuple"),
@@ -329,11 +331,11 @@ class Returns(NamedTuple):
     Attributes
     ----------
     kind : str
-        What they are in.
+        Kind of container.
     number : int or None
-        How many there are, where the annotation tells.
+        Number of outputs, if the annotation specifies it.
     make : callable or None
-        The class of a named tuple.
+        Class of a named tuple.
     """
 
     kind: Kind = "any"
@@ -341,7 +343,7 @@ class Returns(NamedTuple):
     make: Optional[Callable[..., Any]] = None
 
     def wrap(self, values: list[Any], names: list[str]) -> Any:
-        """Return outputs as the function would."""
+        """Return outputs in the form that the function would use."""
         if self.make is not None and len(values) == self.number:
             return self.make(*values)
         if self.kind == "dict":
@@ -354,18 +356,18 @@ class Returns(NamedTuple):
 
 
 ANYTHING = Returns()
-"""What a function without an annotation returns."""
+"""Form of the result of a function without an annotation."""
 
 
 def returns_of(annotation: Any, function: Optional[Callable[..., Any]] = None) -> Returns:
-    """Read what a function returns off its annotation.
+    """Parse the return annotation of a function.
 
     Parameters
     ----------
     annotation : Any
-        A type, or the text of one.
+        A type, or its source text.
     function : callable, optional
-        Whose annotation it is: names in a text are looked up where it was defined.
+        The annotated function: names in a text are resolved in its scope.
     """
     annotation = evaluated(annotation, function)
     if isinstance(annotation, str):
@@ -381,20 +383,20 @@ def returns_of(annotation: Any, function: Optional[Callable[..., Any]] = None) -
 
 
 def evaluated(annotation: Any, function: Optional[Callable[..., Any]] = None) -> Any:
-    """Return an annotation as the type that it names; its text, if that cannot be looked up."""
+    """Return the type that an annotation names, or its text if it cannot be resolved."""
     if not isinstance(annotation, str):
         return annotation
     scope = getattr(inspect.unwrap(function), "__globals__", {}) if function else {}
     try:
         return eval(annotation, dict(scope))  # as `typing.get_type_hints` does
-    except _ANYTHING:  # imported for type checkers alone, as a rule
+    except _ANYTHING:  # usually a name imported only for type checkers
         return annotation
 
 
 def _of_text(text: str) -> Returns:
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, SystemError):  # the latter of Python 3.11, if several threads parse
+    except (SyntaxError, SystemError):  # Python 3.11 may raise SystemError if several threads parse
         return ANYTHING
     items: list[Any] = []
     if isinstance(node, ast.Subscript):
@@ -408,38 +410,38 @@ def _of_text(text: str) -> Returns:
 
 
 def _named(name: str, items: list[Any]) -> Returns:
-    """Return what a type of that name with those arguments is."""
+    """Return the `Returns` for a type with this name and these arguments."""
     kind = _KINDS.get(name, "any")
     known = kind == "tuple" and items and ... not in items
     counts: dict[str, Optional[int]] = {"none": 0, "one": 1}
     return Returns(kind, len(items) if known else counts.get(kind))
 
 
-# --------------------------------------------- functions that are written while the program runs
+# ---------------------------------------------------------------------------- generated functions
 
 RESERVED = "_fib_"
-"""How every name begins that generated code adds to those of a user's function."""
+"""Prefix of all names that generated code adds to those of a user's function."""
 
 
 def compile_source(
     source: str, name: str = "make", names: Optional[Mapping[str, Any]] = None, title: str = ""
 ) -> Callable[..., Any]:
-    """Return a function that source text defines at its top level.
+    """Return a function that the source text defines at top level.
 
-    The text is kept where tracebacks look for source. The same text is compiled once.
+    The text is stored where tracebacks look for source. The same text is compiled only once.
 
     Parameters
     ----------
     source : str
-        Our own: nothing in it may come from elsewhere, but for names that are known to be
-        identifiers, and what `repr` wrote.
+        Generated by this project: no foreign text may be part of it, except names known to be
+        identifiers and the output of `repr`.
     name : str
-        Of the function.
+        Name of the function.
     names : mapping, optional
-        The global names that it has. It has none of a module: torch.compile would look for them
-        there.
+        Its global names. Names of a module are avoided, because torch.compile would look for the
+        globals there.
     title : str
-        Shown in tracebacks in place of a file.
+        Shown in tracebacks instead of a file name.
     """
     scope = dict(names or {})
     exec(_compiled(source, title), scope)
@@ -451,13 +453,13 @@ def compile_source(
 def _compiled(source: str, title: str) -> CodeType:
     digest = sha256(source.encode()).hexdigest()[:12]
     file = " ".join(filter(None, ("<flashinfer_bench apply", title, f"{digest}>")))
-    # Without a time of change, an entry is not dropped when no such file is found.
+    # Entries without a modification time are not dropped when the file does not exist.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     return compile(source, file, "exec")
 
 
 def writable(signature: Signature) -> bool:
-    """Return whether generated code can have these parameters under their names."""
+    """Return whether generated code can use these parameters under their names."""
     names = signature.parameters
     return all(
         name.isidentifier() and not keyword.iskeyword(name) and not name.startswith(RESERVED)
@@ -466,7 +468,7 @@ def writable(signature: Signature) -> bool:
 
 
 def parameter_list(signature: Signature) -> str:
-    """Return parameters as a definition lists them; each default is None, as a placeholder."""
+    """Return the parameter list as source; each default is None, as a placeholder."""
     empty = Parameter.empty
     plain = [
         each.replace(annotation=empty, default=empty if each.default is empty else None)
@@ -480,7 +482,7 @@ def _stars(parameter: Parameter) -> str:
 
 
 def argument_list(signature: Signature) -> str:
-    """Return what passes each parameter on, in a call."""
+    """Return the source of an argument list that passes each parameter on."""
     return ", ".join(
         f"{parameter.name}={parameter.name}"
         if parameter.kind is Parameter.KEYWORD_ONLY
@@ -490,7 +492,7 @@ def argument_list(signature: Signature) -> str:
 
 
 def positional_tuple(signature: Signature) -> str:
-    """Return the tuple of what may be given by position."""
+    """Return the source of a tuple of all positional arguments."""
     passed = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
     return tuple_of(
         f"{_stars(parameter)}{parameter.name}"
@@ -500,7 +502,7 @@ def positional_tuple(signature: Signature) -> str:
 
 
 def keyword_dict(signature: Signature) -> str:
-    """Return the dict of what is given by keyword alone, or None if there is no such parameter."""
+    """Return the source of a dict of the keyword-only arguments, or None if there are none."""
     parts = [
         f"**{parameter.name}"
         if parameter.kind is Parameter.VAR_KEYWORD
@@ -512,5 +514,5 @@ def keyword_dict(signature: Signature) -> str:
 
 
 def tuple_of(names: Iterable[str]) -> str:
-    """Return a tuple of expressions."""
+    """Return the source of a tuple of expressions."""
     return f"({''.join(f'{name}, ' for name in names).rstrip()})"

@@ -1,4 +1,4 @@
-"""Settings by definition: what the registries of apply and tracing have in common."""
+"""Settings by definition: the common base of the registries of apply and tracing."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ Config = TypeVar("Config")
 
 
 class ConfigRegistry(Generic[Config]):
-    """The settings of definitions.
+    """Settings by definition, with a default.
 
     Parameters
     ----------
     default : settings, optional
         For definitions without their own settings.
     per_definition : mapping of str to settings, optional
-        By name of the definition.
+        By definition name.
 
     Raises
     ------
     ConfigError
-        If something else is given.
+        If a value has the wrong type.
 
     Attributes
     ----------
     kind : type
-        Of the settings.
+        Type of the settings.
     wanted : str
-        What people call it in an error: ``"a TracingConfig"``.
+        Description of that type in errors: ``"a TracingConfig"``.
     purpose : str
-        What the settings are for: ``"tracing"``.
+        Purpose of the settings: ``"tracing"``.
     """
 
     kind: ClassVar[type]
@@ -55,17 +55,17 @@ class ConfigRegistry(Generic[Config]):
 
     @property
     def per_definition(self) -> dict[str, Config]:
-        """A copy of the settings of single definitions."""
+        """A copy of the settings of individual definitions."""
         return dict(self._own)
 
     @classmethod
     def checked(cls, what: str, config: Any) -> Any:
-        """Return settings that are of the right kind.
+        """Return the settings if they have the right type.
 
         Raises
         ------
         ConfigError
-            If they are something else; it names `what`.
+            If they do not; the message names `what`.
         """
         if not isinstance(config, cls.kind):
             raise ConfigError(f"{what}: give {cls.wanted}, not {type(config).__name__}")
@@ -73,38 +73,38 @@ class ConfigRegistry(Generic[Config]):
 
     @old_parameters
     def register(self, name: str, config: Config, override: bool = False) -> Self:
-        """Give one definition its own settings.
+        """Set the settings of one definition.
 
         Parameters
         ----------
         name : str
-            The definition; it need not exist.
+            Name of the definition, which need not exist.
         config
             Its settings.
         override : bool
-            Whether earlier settings may be replaced.
+            Whether to replace existing settings.
 
         Returns
         -------
         ConfigRegistry
-            Itself.
+            The registry itself.
 
         Raises
         ------
         ConfigError
-            If `config` is something else.
+            If `config` has the wrong type.
         DuplicateNameError
-            If there are other settings already and `override` is not set.
+            If there are different settings already and `override` is not set.
         """
         return self.register_many({name: config}, override=override)
 
     def register_many(self, configs: Mapping[str, Config], override: bool = False) -> Self:
-        """Give several definitions their own settings: all of them, or none if one is refused.
+        """Set the settings of several definitions: all, or none if one is rejected.
 
         Raises
         ------
         ConfigError, DuplicateNameError
-            As of `register`.
+            As for `register`.
         """
         for name, config in configs.items():
             if not (isinstance(name, str) and name):  # type: ignore[redundant-expr]
@@ -115,7 +115,7 @@ class ConfigRegistry(Generic[Config]):
                     f"definition '{name}' already has other {self.purpose} settings",
                     hint="pass override=True to replace them",
                 )
-        self._own = {**self._own, **configs}  # readers of the old mapping are not disturbed
+        self._own = {**self._own, **configs}  # replaced as a whole: readers keep the old mapping
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -123,7 +123,7 @@ class ConfigRegistry(Generic[Config]):
             return NotImplemented
         return bool((self.default, self._own) == (other.default, other._own))
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(default={self.default!r}, per_definition={self._own!r})"

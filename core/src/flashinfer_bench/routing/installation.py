@@ -1,4 +1,4 @@
-"""Which functions are patched now: which installed adapters are used, and with what result."""
+"""Install adapters as needed, and track which functions are patched."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-# Strict mode, a plugin that ends the program: whatever it is, the program that is running goes on.
+# Adapters must never end the running program, even with a broken plugin in strict mode.
 _ANYTHING = (Exception, SystemExit)
 
-# What our own program examines is not wrapped behind its back.
+# Main module of the `fib` command. In its own process nothing is patched.
 COMMAND_LINE = "flashinfer_bench.cli.main"
 
 WRONG = ("failed", "mismatch")
-"""States that somebody should know of."""
+"""States that a user should be informed of."""
 
 _UNWANTED = "nothing that it routes is applied or traced"
 
 
 class Chosen:
-    """An adapter of the catalog, made when its library is there."""
+    """An adapter of the catalog, created once its library is available."""
 
     def __init__(self, entry: Registered[AdapterSpec]) -> None:
         self.entry = entry
@@ -44,10 +44,10 @@ class Chosen:
         self.libraries = tuple(dict.fromkeys(path.partition(".")[0] for path in paths))
 
     def require_used(self) -> None:
-        """Raise `NotPatchedError` if ``FIB_ADAPTERS`` does not want it.
+        """Raise `NotPatchedError` if ``FIB_ADAPTERS`` excludes the adapter.
 
-        It has patterns of names of adapters (see `fnmatch`). With any to use, only those; never
-        those to leave out, which are written with a ``-`` in front.
+        The variable lists patterns of adapter names (see `fnmatch`). If it names adapters to use,
+        only those are used; adapters whose pattern starts with ``-`` are never used.
         """
         name, words = self.entry.name, env.adapters()
         for pattern in (word[1:].strip() for word in words if word.startswith("-")):
@@ -60,8 +60,8 @@ class Chosen:
     @cached_property
     def _adapter(self) -> Union[patches.Adapter, NotPatchedError]:
         answer, probe = self.entry.availability(), self.entry.check
-        # The library is there, and its signatures are looked at: a probe that a busy program
-        # has kept from answering in time says nothing against it.
+        # The library is imported and its signatures are inspected: a probe that timed out in a busy
+        # program does not rule it out.
         if not answer and not (probe is not None and probe.is_late):
             remedy = f" ({answer.remedy})" if answer.remedy else ""
             return NotPatchedError("mismatch", f"{answer.reason}{remedy}")
@@ -69,17 +69,17 @@ class Chosen:
             made: Any = self.entry.load()()
             if not isinstance(made, patches.Adapter):
                 raise TypeError(f"{self.entry.spec.factory} made {made!r}, which is not an Adapter")
-        except _ANYTHING as error:  # a plugin's code may raise anything, and costs only itself
+        except _ANYTHING as error:  # a plugin's error must not affect others
             return NotPatchedError("failed", f"it cannot be created: {patches.told(error)}")
         return made
 
     def orders(self, *, late: bool = True) -> list[Order]:
-        """Return its targets; raise `NotPatchedError` if it cannot be used.
+        """Return the targets; raise `NotPatchedError` if the adapter cannot be used.
 
         Parameters
         ----------
         late : bool
-            Whether to ask for those that are known only once the library is imported, too.
+            Whether to include targets that are known only once the library is imported.
         """
         adapter = self._adapter
         if isinstance(adapter, NotPatchedError):
@@ -97,7 +97,7 @@ class Chosen:
         return [Order(name, spec, adapter.make_wrapper, origin) for spec in specs]
 
     def statuses(self, state: patches.State, reason: str) -> list[PatchStatus]:
-        """Return the same for all targets of its record."""
+        """Return the same status for all targets in the plugin's record."""
         name, origin = self.entry.name, self.entry.origin
         return [
             PatchStatus(path, name, state, reason, patches.version_of(path), provided_by=origin)
@@ -106,16 +106,16 @@ class Chosen:
 
 
 class Installation:
-    """Keeps what is patched in step with what is wanted.
+    """Keeps the patched functions in line with what the router wants.
 
     Parameters
     ----------
     router : Router
-        Says what is wanted.
+        Determines what is wanted.
     manager : PatchManager
-        Patches.
+        Applies and removes patches.
     catalog : callable
-        Returns the catalog of plugins; called when anything is wanted for the first time.
+        Returns the plugin catalog; called when something is first wanted.
     """
 
     def __init__(
@@ -135,35 +135,36 @@ class Installation:
         self._lock = threading.RLock()
 
     def statuses(self) -> list[PatchStatus]:
-        """Return what became of each target of each adapter, as of now.
+        """Return the current status of each target of each adapter.
 
-        Empty as long as nothing has been applied or traced: plugins have not been looked for yet.
+        Empty as long as nothing has been applied or traced, because plugins are loaded only then.
         """
         return [
             (self._manager.status(status.path) if status.state == "patched" else None) or status
             for status in self._statuses
         ]
 
-    # -------------------------------------------------------------------------------- keeping up
+    # ---------------------------------------------------------------------------- synchronisation
 
     def update(self, *, wait: bool = True, imported: bool = False) -> None:
-        """Patch and restore until all is as the router wants it; never raises.
+        """Patch and restore until the state matches the router's; never raises.
 
         Parameters
         ----------
         wait : bool
-            Whether to wait for another thread that is at it. An import must not: that thread may
-            need what is being imported. It is left the work, then.
+            Whether to wait for another thread that is updating. An import must not wait: that
+            thread may need the module being imported. The work is then left to that thread.
         imported : bool
-            Whether anything but what is wanted has changed: a library has been imported, say.
-            Otherwise nothing is done if the same is wanted as before.
+            Whether something other than the wanted definitions has changed, for example because a
+            library was imported. Otherwise nothing is done if the same definitions are wanted as
+            before.
         """
         if imported:
             self._done_for = None
         self._dirty = True
-        # What comes up meanwhile, in whatever thread, is done before the lock is given up for good.
+        # Requests that arrive meanwhile, from any thread, are handled before the lock is released.
         while self._dirty and self._lock.acquire(blocking=wait):
-            if self._busy:  # an adapter called us, or a finalizer: whoever called it goes on
+            if self._busy:  # re-entered from an adapter or a finalizer
                 self._lock.release()
                 return
             self._busy, self._dirty = True, False
@@ -210,7 +211,7 @@ class Installation:
                     libraries = ", ".join(sorted(left_alone))
                     raise NotPatchedError("off", f"{libraries} is left alone on request")
                 if not any(map(patches.is_here, chosen.libraries)):
-                    patches.look_up(chosen.entry.spec.targets[0])  # raises what it waits for
+                    patches.look_up(chosen.entry.spec.targets[0])  # may raise "waiting"
                 orders += chosen.orders()
             except NotPatchedError as error:
                 statuses += chosen.statuses(error.state, error.reason)
@@ -229,14 +230,14 @@ class Installation:
         if self._chosen is None:
             try:
                 self._chosen = [Chosen(entry) for entry in self._catalog().adapters]
-            except _ANYTHING as error:  # a broken plugin in strict mode
+            except _ANYTHING as error:  # for example a broken plugin in strict mode
                 reason = patches.told(error)
                 _logger.warning("no adapter is installed: plugins cannot be loaded: %s", reason)
                 self._chosen = []
         return self._chosen
 
     def _patch(self, orders: list[Order], wanted: Sequence[str]) -> list[PatchStatus]:
-        """Patch the targets that are wanted, restore the others, and return what came of each."""
+        """Patch the wanted targets, restore the others, and return the status of each."""
         on: list[Order] = []
         off: list[Order] = []
         for order in orders:
@@ -248,23 +249,23 @@ class Installation:
         statuses = manager.patch_all(on)
         return statuses + [self._unwanted(order.status("unwanted")) for order in off]
 
-    # ------------------------------------------------------------------------------------ others
+    # -------------------------------------------------------------------------------------- other
 
     def suspend(self, library: str, suspended: bool = True) -> list[PatchStatus]:
-        """Restore a library and leave it alone, or end that; return what became of each target."""
+        """Restore a library and stop patching it, or resume; return the target statuses."""
         self._suspended = self._suspended - {library} | ({library} if suspended else set())
         self.update(imported=True)
         return self.statuses()
 
     def after_fork(self) -> None:
-        """Work in a forked child: another thread may have been at it, and be gone."""
+        """Reset in a forked child: a thread that no longer exists may have been updating."""
         self._lock = threading.RLock()
         if self._busy:
             self._busy, self._done_for = False, None
 
 
 def _awaited(status: PatchStatus) -> str:
-    """Return the module that a target waits for; empty if it waits for none."""
+    """Return the module that a target is waiting for; empty if none."""
     try:
         if status.state == "waiting":
             patches.look_up(status.path)
@@ -280,5 +281,5 @@ if hasattr(os, "register_at_fork"):
 
 
 def default() -> Installation:
-    """Return the installation of this process: the router's, with the plugins of the catalog."""
+    """Return the installation of this process, with its router and the plugin catalog."""
     return _installation

@@ -1,4 +1,4 @@
-"""Adapters: installing their wrappers in place of a library's functions, and removing them."""
+"""Install an adapter's wrappers in place of a library's functions, and remove them."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from flashinfer_bench.errors import CapabilityError, ConfigError
 
 Original = Callable[..., Any]
 Expects = Callable[[Original], Optional[str]]
-"""Looks at an original, and returns why this version of it is not supported; None if it is."""
+"""Inspects an original; returns why this version of it is not supported, or None."""
 WrapperFactory = Callable[["PatchSpec", Original], Original]
 
 _logger = logging.getLogger(__name__)
 
 Kind = Literal["function", "method"]
-"""What a target is: a function of a module, or a method of a class."""
+"""Kind of a target: a function of a module, or a method of a class."""
 
 State = Literal[
     "patched", "waiting", "missing", "mismatch", "unroutable", "failed", "off", "unwanted"
 ]
-"""What became of a target.
+"""State of a target.
 
 - ``patched``: calls go through the wrapper.
 - ``waiting``: its library is not imported yet; it is patched when that happens.
-- ``missing``: the library is imported, or not installed, and has no such function.
-- ``mismatch``: the installed version of the library has it in a form that is not supported.
-- ``unroutable``: its calls cannot be told in the inputs and outputs of a definition.
-- ``failed``: it is there, and could not be patched.
-- ``off``: its adapter, or everything, is turned off by the user.
-- ``unwanted``: nothing is enabled that its calls could be of.
+- ``missing``: the library is imported, or not installed, but has no such function.
+- ``mismatch``: the installed version of the library has it in an unsupported form.
+- ``unroutable``: no definition can describe its calls.
+- ``failed``: it exists but could not be patched.
+- ``off``: the user has turned off its adapter, or all adapters.
+- ``unwanted``: its calls match no enabled definition.
 """
 
 
 @dataclass(frozen=True)
 class PatchStatus:
-    """What became of one target, and why.
+    """The state of one target, and the reason.
 
     Parameters
     ----------
     path : str
         The target: ``"library.module.function"``.
     adapter : str
-        The adapter whose target it is.
+        Name of the adapter that the target belongs to.
     state : str
         See `State`.
     reason : str
-        Why it is not patched, or what is peculiar about it; empty if there is nothing to say.
+        Why it is not patched, or a remark; may be empty.
     version : str
-        Version of the installed library; empty if there is none, or it does not say.
+        Version of the installed library; empty if unknown.
     rebound : tuple of str
-        Where else the original was found and replaced: ``"module.name"``.
+        Other places where the original was found and replaced: ``"module.name"``.
     definitions : tuple of str
-        Patterns of the definitions that its calls can be of; empty if they are not known.
+        Patterns of the definitions that its calls may match; empty if unknown.
     provided_by : str
-        The distribution that has the adapter, and its version.
+        The distribution that provides the adapter, and its version.
     """
 
     path: str
@@ -82,21 +82,21 @@ class PatchStatus:
     provided_by: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
+        """Return the fields as JSON-compatible data."""
         return asdict(self)
 
 
 class NotPatchedError(CapabilityError):
-    """A target is not patched, now.
+    """A target is not patched at the moment.
 
     Parameters
     ----------
     state : str
-        See `State`; ``"waiting"`` if it may be patched when something is imported.
+        See `State`; ``"waiting"`` if an import may make it patchable.
     reason : str
-        Why.
+        The reason.
     module : str
-        What would have to be imported, if it waits.
+        The module that must be imported, if it is waiting.
     """
 
     def __init__(self, state: State, reason: str, module: str = "") -> None:
@@ -107,12 +107,12 @@ class NotPatchedError(CapabilityError):
 
 
 class UnroutableError(Exception):
-    """A call is not what a definition describes; it goes to the original.
+    """No definition describes a call; the original handles it.
 
     Parameters
     ----------
     reason : str
-        Why: what such calls are counted as. The same words for the same cause, without values.
+        Key under which such calls are counted: a constant text for each cause, without values.
     """
 
     def __init__(self, reason: str) -> None:
@@ -131,24 +131,24 @@ class PatchSpec:
     kind : str
         ``"function"`` or ``"method"``.
     name : str
-        What the adapter calls it, which tells `Adapter.make_wrapper` which wrapper is wanted:
-        ``"plan"``, ``"run"``.
+        Name within the adapter, by which `Adapter.make_wrapper` selects the wrapper: ``"plan"``,
+        ``"run"``.
     ctx_key : str
-        What the targets of one adapter share, where a call of one has to be remembered for a later
-        call of another.
+        Key shared by targets of one adapter, if a call of one must be remembered for a later call
+        of another.
 
     Raises
     ------
     ConfigError
-        If the path is not dotted, or the kind unknown.
+        If the path is not dotted, or the kind is unknown.
     """
 
     path: str
     kind: Kind
     name: str
     ctx_key: str = ""
-    # Of no account when two are compared: what is the same target may be asked for twice, each time
-    # with a function of its own.
+    # Excluded from comparisons: the same target may be requested twice with different function
+    # objects.
     expects: Optional[Expects] = field(default=None, compare=False)
     definitions: tuple[str, ...] = ("*",)
 
@@ -165,50 +165,49 @@ class PatchSpec:
         return self.path.partition(".")[0]
 
     def wanted(self, names: Iterable[str]) -> bool:
-        """Return whether a call of it can be one of the definitions `names`."""
+        """Return whether its calls may match one of the definitions `names`."""
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.definitions)
 
 
 class Adapter(ABC):
-    """Knows which functions of a library to wrap, and how.
+    """Defines which functions of a library to wrap, and how.
 
-    It is constructed without arguments, also where the library is not installed, and patches
-    nothing itself: that is up to a `PatchManager`.
+    Constructed without arguments, even if the library is not installed. An adapter does not patch
+    anything itself; a `PatchManager` does.
 
-    A wrapper must not be noticed. While neither apply nor tracing is enabled it calls the original
-    once, with the very arguments that it got, and returns the very object that this returns. What
-    the original raises goes on to the caller; what goes wrong in the wrapper's own work does not:
-    it calls the original instead.
+    A wrapper must be transparent. While neither apply nor tracing is enabled, it calls the original
+    once, with the unchanged arguments, and returns the same object. Exceptions of the original
+    propagate to the caller. Errors in the wrapper's own work do not: it calls the original instead.
     """
 
     @abstractmethod
     def targets(self) -> Sequence[PatchSpec]:
-        """Return what is to be wrapped: the same each time, and without importing the library."""
+        """Return the functions to wrap: the same each time, and without importing the library."""
 
     def late_targets(self) -> Sequence[PatchSpec]:
-        """Return what is to be wrapped beyond `targets`, once the library is imported.
+        """Return additional functions to wrap, once the library is imported.
 
-        For libraries that themselves say what there is to wrap: it may look at the library, which
-        `sys.modules` has by now, and must import nothing that this has not imported. Asked anew
-        each time that the adapter is installed. Default: nothing.
+        For libraries that list their own functions at run time. The method may inspect the library,
+        which is in `sys.modules` by then, but must not import anything else. Called each time the
+        adapter is installed. Default: none.
         """
         return ()
 
     @abstractmethod
     def make_wrapper(self, spec: PatchSpec, orig: Original) -> Original:
-        """Return a function that is put in the place of `orig`.
+        """Return a function that replaces `orig`.
 
         Parameters
         ----------
         spec : PatchSpec
-            One of `targets`, or of `late_targets`.
+            An element of `targets` or `late_targets`.
         orig : callable
-            The function as it was. A method takes its object first.
+            The original function. For a method, its first argument is the object.
 
         Returns
         -------
         callable
-            With the name, the documentation and the signature of `orig`: use `functools.wraps`.
+            Has the name, documentation and signature of `orig`: use `functools.wraps`.
         """
 
 
@@ -216,24 +215,24 @@ _NOTHING = object()
 _MARK = "_initializing"
 _ANYTHING = (Exception,)
 
-# Has no public name. A library's own modules that make names on demand are another matter.
+# A type without a public name. Libraries that create names on demand use other types.
 _LAZY = getattr(importlib.util, "_LazyModule", None)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A function or method, and where it is.
+    """A function or method, and its location.
 
     Parameters
     ----------
     owner : module or type
-        What it is an attribute of.
+        The module or class that has the attribute.
     attribute : str
         Name of the attribute.
     found : Any
-        The attribute as it is stored: a function, or a `staticmethod` or `classmethod` around one.
+        The stored attribute: a function, or a `staticmethod` or `classmethod` around one.
     own : bool
-        Whether the owner itself has it; otherwise a base class has.
+        Whether the owner itself has the attribute, rather than a base class.
     """
 
     owner: Any
@@ -243,7 +242,7 @@ class Target:
 
     @property
     def function(self) -> Any:
-        """What is called; a method takes its object first."""
+        """The function to call; for a method, its first argument is the object."""
         if isinstance(self.found, (staticmethod, classmethod)):
             return self.found.__func__
         if isinstance(self.found, functools.partialmethod):
@@ -251,50 +250,50 @@ class Target:
         return self.found
 
     def dressed(self, wrapper: Callable[..., Any]) -> Any:
-        """Return `wrapper` as it has to be stored to be called like what is there now."""
+        """Return `wrapper` in the form to store, so that it is called like the original."""
         if isinstance(self.found, (staticmethod, classmethod)):
             return type(self.found)(wrapper)
-        # A function of a class is given the object that it is called on; built-in ones, and other
-        # objects that can be called, are not.
+        # A function stored in a class receives the object as its first argument; built-in functions
+        # and other callables do not.
         if isinstance(self.owner, type) and not hasattr(type(self.found), "__get__"):
             return staticmethod(wrapper)
         return wrapper
 
 
 def namespace(owner: Any) -> dict[str, Any]:
-    """Return the attributes of a module or class, without waking a module that loads lazily."""
+    """Return the attributes of a module or class without triggering a lazy module."""
     if isinstance(owner, type):
         return cast("dict[str, Any]", vars(owner))
     try:
         found = object.__getattribute__(owner, "__dict__")
-    except AttributeError:  # an object with points stands in for the module
+    except AttributeError:  # the "module" is an object with __slots__
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _not_ready(module: Any) -> str:
-    """Return why a module has not been run to its end; empty if it has."""
-    if type(module) is _LAZY:  # somebody has to look into it first (`importlib.util`)
+    """Return why a module is not fully executed; empty if it is."""
+    if type(module) is _LAZY:  # executed on first attribute access (`importlib.util`)
         return "is loaded when it is first used"
     spec = namespace(module).get("__spec__")
     return "is being imported" if getattr(spec, _MARK, False) else ""
 
 
 def is_here(name: str) -> bool:
-    """Return whether a module is imported, to its end."""
+    """Return whether a module is fully imported."""
     module = sys.modules.get(name)
     return module is not None and not _not_ready(module)
 
 
 def version_of(path: str) -> str:
-    """Return the version that an imported library gives itself; empty if it gives none."""
+    """Return the version that an imported library reports; empty if it reports none."""
     module = sys.modules.get(path.partition(".")[0])
     found = namespace(module).get("__version__", "") if module is not None else ""
     return found if isinstance(found, str) else ""
 
 
 def resolve(path: str) -> Target:
-    """Import what a path leads through, and return what it leads to.
+    """Import the modules of a path, and return its target.
 
     Parameters
     ----------
@@ -309,14 +308,14 @@ def resolve(path: str) -> Target:
     Raises
     ------
     CapabilityError
-        If there is nothing of that name, or its module cannot be imported.
+        If there is no such name, or its module cannot be imported.
     """
     for name in itertools.accumulate(path.split(".")[:-1], "{}.{}".format):
         try:
             importlib.import_module(name)
         except ImportError as error:
-            # Of a class the import says that it is no module; a module that lacks a library is
-            # another matter.
+            # For a class the import error says that it is not a module; a missing dependency of a
+            # module is a different error.
             if isinstance(error, ModuleNotFoundError) and error.name == name and "." in name:
                 break
             raise CapabilityError(f"{path}: {name} cannot be imported: {error}") from error
@@ -324,7 +323,7 @@ def resolve(path: str) -> Target:
 
 
 def look_up(path: str) -> Target:
-    """Return what a path leads to in what is imported already; nothing is imported or woken.
+    """Return the target of a path among imported modules; imports or triggers nothing.
 
     Parameters
     ----------
@@ -339,7 +338,7 @@ def look_up(path: str) -> Target:
     Raises
     ------
     NotPatchedError
-        If there is none, and whether it is worth to wait.
+        If there is none; the state says whether an import may provide it.
     """
     *inner, last = path.split(".")
     owner, name = None, ""
@@ -351,13 +350,13 @@ def look_up(path: str) -> Target:
     found = _attribute(owner, last)
     if found is _NOTHING:
         on_demand = "__getattr__" in namespace(owner) and not isinstance(owner, type)
-        more = " of its own; it makes some names on demand" if on_demand else ""
+        more = " in its namespace; it creates some names on demand" if on_demand else ""
         raise NotPatchedError("missing", f"{name} has no {last!r}{more}")
     return Target(owner, last, found, last in namespace(owner))
 
 
 def _inner(owner: Any, name: str) -> Any:
-    """Return what a module or class has under the last part of a name: a class, or a module."""
+    """Return the class or module that is the last component of a name."""
     outer, _, part = name.rpartition(".")
     found = _attribute(owner, part) if outer else _NOTHING
     if isinstance(found, (type, ModuleType)):
@@ -365,7 +364,7 @@ def _inner(owner: Any, name: str) -> Any:
     if found is not _NOTHING:
         raise NotPatchedError("missing", f"{name} is neither a module nor a class")
     if outer and not isinstance(owner, type):
-        with suppress(Exception):  # the finders of others may raise what they like
+        with suppress(Exception):  # foreign finders may raise anything
             found = importlib.util.find_spec(name)
     if not outer or isinstance(found, ModuleSpec):
         raise NotPatchedError("waiting", f"{name} is not imported yet", name)
@@ -380,16 +379,16 @@ def _attribute(owner: Any, name: str) -> Any:
 
 # ------------------------------------------------------------------------- noticing imports
 #
-# A finder in `sys.meta_path` looks out for the modules that are waited for. It finds nothing
-# itself: it asks the others, and has the module spec that they found say when its module is
-# complete. The import system marks a spec before it runs the module, and takes the mark away
-# afterwards, in whatever way that ended; meanwhile the spec is of a class of ours that notices. The
-# module, its loader and the import are what they would be without. While nothing is waited for
-# there is no finder.
+# A finder in `sys.meta_path` watches for the modules that are waited for. It finds nothing itself:
+# it queries the other finders, and makes the module spec that they return report when its module is
+# complete. The import system sets a mark on a spec before it executes the module, and clears it
+# afterwards, whether or not that succeeded; during this time the spec has a class of ours that
+# notices the change. The module, its loader and the import are otherwise unchanged. While nothing
+# is waited for, no finder is installed.
 
 
 class _NoticingSpec(ModuleSpec):
-    """The spec of a module that is being imported; an ordinary one again afterwards."""
+    """The spec of a module that is being imported; becomes an ordinary spec again afterwards."""
 
 
 def _get_mark(spec: ModuleSpec) -> Any:
@@ -405,23 +404,23 @@ def _set_mark(spec: ModuleSpec, value: Any) -> None:
             imported()
 
 
-# The mark is a plain attribute of the base class, which is declared nowhere.
+# The mark is an undeclared plain attribute of the base class.
 setattr(_NoticingSpec, _MARK, property(_get_mark, _set_mark))
 
 
 class ImportHook:
-    """Tells when one of some modules has been imported.
+    """Notifies when one of a set of modules has been imported.
 
     Parameters
     ----------
     imported : callable
-        Called after the import, also one that failed, in its thread, which holds the lock of the
-        module. What it raises is logged. Now and then it is called without need.
+        Called after the import, even a failed one, in its thread, which holds the module's lock.
+        Exceptions are logged. It may occasionally be called unnecessarily.
 
     Attributes
     ----------
     names : frozenset of str
-        The modules that are waited for.
+        The modules being waited for.
     """
 
     def __init__(self, imported: Callable[[], None]) -> None:
@@ -432,12 +431,12 @@ class ImportHook:
     def wait_for(self, names: Iterable[str]) -> None:
         """Wait for these modules, and for no others.
 
-        One that is being imported at this moment is told of, too. One that is complete is not.
+        Modules that are being imported right now are reported, too. Complete ones are not.
 
         Parameters
         ----------
         names : iterable of str
-            Full names of modules. Empty: nothing is waited for.
+            Full names of modules. If empty, nothing is waited for.
         """
         self.names = frozenset(names)
         there = any(each is self for each in sys.meta_path)
@@ -449,7 +448,7 @@ class ImportHook:
             spec = namespace(sys.modules.get(name)).get("__spec__")
             if getattr(spec, _MARK, False):
                 self._notice(spec)
-                if not getattr(spec, _MARK, False):  # it has ended just now, and perhaps unnoticed
+                if not getattr(spec, _MARK, False):  # it has just ended, perhaps unnoticed
                     self._told()
 
     def find_spec(
@@ -463,14 +462,14 @@ class ImportHook:
         Raises
         ------
         Exception
-            What they raise.
+            Whatever they raise.
         """
         if fullname not in self.names:
-            # Some come in ways that cannot be noticed: they are told of at the next import of any.
+            # Some imports cannot be observed: they are reported at the next import of any module.
             if any(is_here(name) for name in self.names):
                 self._told()
             return None
-        # Another such finder asks all finders, too, and must not be asked in turn without end.
+        # Another finder of this kind queries all finders as well: prevent endless recursion.
         asking: set[str] = vars(self._asking).setdefault("names", set())
         if fullname in asking:
             return None
@@ -487,7 +486,7 @@ class ImportHook:
         return None
 
     def _notice(self, spec: Any) -> None:
-        """Be told once the import of a module has ended, unless its spec is of an unknown class."""
+        """Report the end of a module's import, unless its spec has an unknown class."""
         if type(spec) is ModuleSpec:
             vars(spec)["_fib_imported"] = self._told
             spec.__class__ = _NoticingSpec
@@ -495,7 +494,7 @@ class ImportHook:
     def _told(self) -> None:
         try:
             self._imported()
-        except _ANYTHING:  # the import must not notice
+        except _ANYTHING:  # the import must not fail
             _logger.warning("patching after an import failed", exc_info=True)
 
 
@@ -505,11 +504,11 @@ _OWN = ("flashinfer_bench", "fib_")
 
 
 Place = tuple[Any, str, str]
-"""A module, a global name in it whose value was replaced, and both as ``"module.name"``."""
+"""A module, the global name whose value was replaced, and both as ``"module.name"``."""
 
 
 Swap = tuple[Any, Any, list[Place]]
-"""A value, which is thereby kept alive, what is put in its place, and where that was done."""
+"""A value (kept alive by this reference), its replacement, and the replaced locations."""
 
 
 def replace_everywhere(
@@ -517,14 +516,14 @@ def replace_everywhere(
 ) -> None:
     """Replace values of global names in all imported modules, in one pass.
 
-    Our own modules are left out, and modules that wake up when they are looked at stay asleep.
+    Our own modules are skipped, and lazy modules are not triggered.
 
     Parameters
     ----------
     swaps : dict
-        By the identity of the value.
+        By identity of the value.
     leave : collection of (int, str)
-        Places, by the identity of the module and the name, that stay as they are.
+        Locations to leave unchanged, by identity of the module and name.
     """
     seen = set()
     for label, module in list(sys.modules.items()) if swaps else ():
@@ -538,7 +537,7 @@ def replace_everywhere(
             _value, new, places = swaps[id(value)]
             try:
                 setattr(module, name, new)
-            except _ANYTHING:  # a module may refuse, in any way
+            except _ANYTHING:  # a module may refuse with any error
                 _logger.debug("%s.%s keeps its value", label, name, exc_info=True)
             else:
                 places.append((module, name, f"{label}.{name}"))
@@ -549,7 +548,7 @@ _MISMATCH = "version mismatch"
 
 
 class Order(NamedTuple):
-    """One target to be patched."""
+    """A request to patch one target."""
 
     adapter: str
     """Name of the adapter, for the status."""
@@ -558,7 +557,7 @@ class Order(NamedTuple):
     provided_by: str = ""
 
     def status(self, state: State, reason: str = "", rebound: Sequence[str] = ()) -> PatchStatus:
-        """Return what became of it."""
+        """Return its status."""
         path, version = self.spec.path, version_of(self.spec.path)
         about = (tuple(rebound), self.spec.definitions, self.provided_by)
         return PatchStatus(path, self.adapter, state, reason, version, *about)
@@ -566,7 +565,7 @@ class Order(NamedTuple):
 
 @dataclass(eq=False)
 class _Patch:
-    """A wrapper, and all places that wear it."""
+    """A wrapper, and all locations where it is installed."""
 
     order: Order
     target: Target
@@ -585,14 +584,14 @@ class _Patch:
         return namespace(target.owner).get(target.attribute, _NOTHING) is self.stored
 
     def put_on(self) -> None:
-        """Store the wrapper; raises what the owner raises."""
+        """Install the wrapper; raises what the owner raises."""
         target = self.target
         setattr(target.owner, target.attribute, self.stored)
         if not self.is_on():
             raise AttributeError(f"{target.owner!r} does not keep what is assigned to it")
 
     def take_off(self) -> None:
-        """Make the target what it was; raises what the owner raises."""
+        """Restore the original; raises what the owner raises."""
         target = self.target
         if target.own:
             setattr(target.owner, target.attribute, target.found)
@@ -607,53 +606,53 @@ class _Patch:
 
 
 class PatchManager:
-    """Puts wrappers on, and takes them all off again.
+    """Installs wrappers and removes them again.
 
-    A function is replaced where its path says, and wherever else a module holds it by value. What
-    is taken off again is exactly what was put on: a place that has been given something else
-    meanwhile keeps that, and `kept` says so.
+    A function is replaced at its path, and wherever another module refers to it by value. Removal
+    restores exactly the locations that were changed; a location that has been assigned a different
+    value since keeps it and is listed in `kept`.
 
-    Safe to use from several threads. Calls that run meanwhile find the original, or the wrapper.
+    Thread-safe. Concurrent calls find either the original or the wrapper.
     """
 
     def __init__(self) -> None:
         self._patches: dict[str, _Patch] = {}
-        # The paths that could not be given their originals back, and why.
+        # Paths whose originals could not be restored, and why.
         self.kept: dict[str, str] = {}
         self._lock = threading.RLock()
 
     @property
     def patched(self) -> tuple[str, ...]:
-        """The paths that wear a wrapper of this manager."""
+        """The paths that are currently wrapped by this manager."""
         return tuple(self._patches)
 
     def status(self, path: str) -> Optional[PatchStatus]:
-        """Return how a path is that wears a wrapper, as of now; None if it wears none."""
+        """Return the current status of a wrapped path; None if it is not wrapped."""
         patch = self._patches.get(path)
         return patch.status() if patch is not None else None
 
-    # ----------------------------------------------------------------------------- putting on
+    # --------------------------------------------------------------------------------- installing
 
     def patch(self, spec: PatchSpec, wrapper_factory: WrapperFactory) -> bool:
-        """Import a target's library, and put a wrapper on the target.
+        """Import a target's library and wrap the target.
 
         Parameters
         ----------
         spec : PatchSpec
             Names the target.
         wrapper_factory : callable
-            Makes the wrapper: `Adapter.make_wrapper`. What it raises goes on, but for a
-            `CapabilityError`: then it cannot be wrapped.
+            Creates the wrapper: `Adapter.make_wrapper`. Its exceptions propagate, except for
+            `CapabilityError`, which means that the target cannot be wrapped.
 
         Returns
         -------
         bool
-            Whether it wears one now: False if the installed library has no such target, or one
-            that cannot be wrapped; `patch_all` says why. A target that wears one keeps it.
+            Whether the target is wrapped now: False if the installed library has no such target, or
+            one that cannot be wrapped; `patch_all` reports the reason. An existing wrapper is kept.
         """
         order = Order("", spec, wrapper_factory)
         try:
-            # Without the lock: another thread may be importing it, and be about to patch it.
+            # Without the lock: another thread may be importing the library and about to patch it.
             if spec.path not in self._patches:
                 resolve(spec.path)
             with self._lock:
@@ -664,16 +663,16 @@ class PatchManager:
             return False
 
     def patch_all(self, orders: Iterable[Order]) -> list[PatchStatus]:
-        """Put wrappers on targets whose libraries are imported.
+        """Wrap the targets whose libraries are imported.
 
-        Nothing is imported, and nothing is raised: the status of each target says why it is not
-        patched. All modules are looked through once for all targets together.
+        Nothing is imported or raised: the status of each target says why it is not patched. All
+        modules are searched once for all targets together.
 
         Parameters
         ----------
         orders : iterable of Order
-            The targets. One that wears a wrapper already keeps it; of two orders for one path, or
-            for one function under two paths of one place, the first counts.
+            The targets. A target that is already wrapped keeps its wrapper; if two orders have the
+            same path, or the same function at the same location, the first one wins.
 
         Returns
         -------
@@ -688,7 +687,7 @@ class PatchManager:
                     patch = self._prepared(order, taken)
                 except NotPatchedError as error:
                     found.append(order.status(error.state, error.reason))
-                except _ANYTHING as error:  # of the adapter, or of the library
+                except _ANYTHING as error:  # raised by the adapter or the library
                     _logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
                     found.append(order.status("failed", told(error)))
                 else:
@@ -699,13 +698,13 @@ class PatchManager:
             return [each.status() if isinstance(each, _Patch) else each for each in found]
 
     def _prepared(self, order: Order, taken: Mapping[tuple[int, str], Order]) -> _Patch:
-        """Return a patch that only has to be put on, or that is on already."""
+        """Return a patch that is ready to install, or is installed already."""
         known = self._patches.get(order.spec.path)
         if known is not None and known.order.adapter == order.adapter:
             return known
         target = look_up(order.spec.path)
-        original = target.function  # of some kinds a new one each time
-        # Of the place itself, or of another one whose function it had by value, or inherits.
+        original = target.function  # some kinds return a new object each time
+        # A patch of this location, or of another that shares the function (copied or inherited).
         worn = next((p.order for p in self._patches.values() if p.wrapper is original), None)
         if (other := taken.get((id(target.owner), target.attribute), worn)) is not None:
             raise NotPatchedError("unwanted", f"adapter '{other.adapter}' already patches it")
@@ -716,49 +715,49 @@ class PatchManager:
         return _Patch(order, target, original, wrapper, target.dressed(wrapper))
 
     def _put_on(self, patches: Sequence[_Patch]) -> None:
-        """Put wrappers on, all targets first, then all other places."""
+        """Install wrappers: all targets first, then all other locations."""
         for patch in patches:
             path = patch.order.spec.path
-            # Before it is put on: a child that is forked in between can take it off.
+            # Before installing: a child that is forked in between can remove it.
             self._patches[path] = patch
             self.kept.pop(path, None)
             try:
                 patch.put_on()
-            except _ANYTHING as error:  # a frozen class, a built-in one, a module of its own kind
+            except _ANYTHING as error:  # a frozen or built-in class, or a custom module type
                 del self._patches[path]
                 patch.failure = told(error)
         self._rebind([patch for patch in patches if not patch.failure])
 
     def _rebind(self, patches: Sequence[_Patch]) -> None:
-        # Of several patches of one function the first one counts.
+        # If a function has several patches, the first one wins.
         swaps = {id(e.original): (e.original, e.wrapper, e.places) for e in reversed(patches)}
         replace_everywhere(swaps, {_birthplace(each.original) for each in patches})
 
-    # ----------------------------------------------------------------------------- taking off
+    # ----------------------------------------------------------------------------------- removing
 
     def unpatch(self, paths: Collection[str]) -> None:
-        """Give some paths their originals back, the last one first.
+        """Restore the originals of some paths, in reverse order.
 
-        Also what modules have taken by value from the wrapped places meanwhile. Paths that wear no
-        wrapper are left alone.
+        References to the wrapper that modules have copied since are restored, too. Paths that are
+        not wrapped are ignored.
         """
         with self._lock:
             chosen = [self._patches[path] for path in self._patches if path in paths]
             for patch in reversed(chosen):
                 self._take_off(patch)
             replace_everywhere({id(e.wrapper): (e.wrapper, e.original, []) for e in chosen})
-            # The same function may be the target of another path that stays patched.
+            # The function may also be the target of another path that stays patched.
             bare = {id(patch.original) for patch in chosen}
             self._rebind([each for each in self._patches.values() if id(each.original) in bare])
 
     def unpatch_all(self) -> None:
-        """Give every path its original back, the last one first."""
+        """Restore the originals of all paths, in reverse order."""
         with self._lock:
             self.unpatch(self.patched)
 
     def _take_off(self, patch: _Patch) -> None:
         path = patch.order.spec.path
-        for module, name, _label in patch.places:  # also in modules that nobody can find any more
+        for module, name, _label in patch.places:  # including modules that have left sys.modules
             with suppress(Exception):
                 if namespace(module).get(name) is patch.wrapper:
                     setattr(module, name, patch.original)
@@ -766,21 +765,22 @@ class PatchManager:
             if patch.is_on():
                 patch.take_off()
             else:
-                self.kept[path] = f"{_REPLACED}; it is left as it is"
+                self.kept[path] = f"{_REPLACED}; it is left unchanged"
         except _ANYTHING as error:
             self.kept[path] = f"it cannot be restored: {told(error)}"
             _logger.warning("%s: %s", path, self.kept[path])
         del self._patches[path]
 
     def after_fork(self) -> None:
-        """Work in a forked child: another thread may have held the lock."""
+        """Reset in a forked child: another thread may have held the lock."""
         self._lock = threading.RLock()
 
 
 def _birthplace(function: Any) -> Optional[tuple[int, str]]:
-    """Return where a built-in function comes from.
+    """Return the defining location of a built-in function.
 
-    Module tables of C code are for that code, and for compilers that tell operations apart by them.
+    Module tables of C code are used by that code, and by compilers that identify operations by
+    them.
     """
     module = getattr(function, "__self__", None)
     if isinstance(function, BuiltinFunctionType) and isinstance(module, ModuleType):
@@ -789,7 +789,7 @@ def _birthplace(function: Any) -> Optional[tuple[int, str]]:
 
 
 def _check(spec: PatchSpec, target: Target, original: Any) -> None:
-    """Raise if a target is not to be wrapped."""
+    """Raise if a target must not be wrapped."""
     found = target.found
     if isinstance(found, (property, functools.cached_property)):
         raise NotPatchedError("failed", f"{spec.path} is a property: it is read, not called")
@@ -802,7 +802,7 @@ def _check(spec: PatchSpec, target: Target, original: Any) -> None:
         reason = None if spec.expects is None else spec.expects(original)
     except NotPatchedError:
         raise
-    except UnroutableError as error:  # whatever the version: nothing is wrong here
+    except UnroutableError as error:  # independent of the version, and not an error
         raise NotPatchedError("unroutable", error.reason) from None
     except _ANYTHING as error:
         reason = f"its signature cannot be checked: {told(error)}"
@@ -812,7 +812,7 @@ def _check(spec: PatchSpec, target: Target, original: Any) -> None:
 
 
 def told(error: BaseException) -> str:
-    """Return an error in one line."""
+    """Return an error as one line."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -824,5 +824,5 @@ if hasattr(os, "register_at_fork"):
 
 
 def get_manager() -> PatchManager:
-    """Return the manager that the whole process shares."""
+    """Return the manager shared by the whole process."""
     return _manager

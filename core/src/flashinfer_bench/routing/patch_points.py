@@ -1,4 +1,4 @@
-"""Where calls are sent: the places they go through, what answers them, and what observes them."""
+"""Route calls: the points they pass through, the runtimes that answer, and the observers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Args = tuple[Any, ...]
 Kwargs = Optional[dict[str, Any]]
 Fallback = Optional[Callable[..., Any]]
 Call = Callable[[Args, Kwargs, Fallback], Any]
-"""Takes the arguments of a call by position and by name (or None), and what to run instead."""
+"""Takes the arguments of a call by position and by name (or None), and the fallback."""
 Observer = Callable[[str, "Optional[PatchPoint]", Args, Kwargs], None]
-"""Is told of a call: the definition, the point (None for the function form), the arguments."""
+"""Called with the definition, the point (None for the function form), and the arguments."""
 Note = Callable[[Args, Kwargs], None]
-"""Is told of a call of one definition from one place: its arguments by position and by name."""
+"""Called with the positional and keyword arguments of a call of one definition from one point."""
 
 _logger = logging.getLogger(__name__)
 
@@ -33,23 +33,23 @@ _ANYTHING = (Exception,)
 _MOST_UNKNOWN = 1024
 _MOST_KNOWN = 65536
 
-# ------------------------------------------------------------- what compiles and captures calls
+# ----------------------------------------------------------- torch.compile and CUDA graph capture
 #
-# ``torch.compiler.disable`` puts a wrapper around a function, which costs over a microsecond in
-# each call, compiled or not. Here the function's code itself is marked, so that other callers pay
-# nothing. Where a torch has no such mark the function is not made a part of a graph, but may be
-# compiled on its own: slower in its first calls, and as right.
+# ``torch.compiler.disable`` wraps a function, which costs over a microsecond per call, compiled or
+# not. Here the function's code itself is marked, which costs callers nothing. In torch releases
+# without such a mark the function still causes a graph break, but may itself be compiled: its first
+# calls are slower, and results are the same.
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
 def opaque(function: _Function) -> _Function:
-    """Have torch.compile break the graph at calls of `function`, and run what it calls as it is.
+    """Make torch.compile break the graph at calls of `function`, and run its callees uncompiled.
 
     Parameters
     ----------
     function : callable
-        A Python function. Others with the same code are marked as well.
+        A Python function. Other functions with the same code object are marked as well.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def opaque(function: _Function) -> _Function:
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     code = getattr(function, "__code__", None)
-    torch = sys.modules.get("torch")  # nobody compiles without it
+    torch = sys.modules.get("torch")  # no compilation without torch
     if torch is not None and code is not None:
         _mark(torch, code)
     return function
@@ -68,19 +68,19 @@ def _mark(torch: Any, code: CodeType) -> None:
     try:
         frames = torch._C._dynamo.eval_frame
         skip = frames._FrameAction.SKIP
-        # The second one is for what is called from there.
+        # The second flag covers its callees.
         frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
-    except _ANYTHING:  # not torch's public face: releases differ, and some builds have no compiler
+    except _ANYTHING:  # private API: releases differ, and some builds have no compiler
         _logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
 
 
 def is_capturing() -> bool:
     """Return whether the current stream is being captured into a CUDA graph.
 
-    Nothing may be copied to the CPU then: waiting for the device invalidates the capture.
+    If so, nothing may be copied to the CPU: waiting for the device invalidates the capture.
     """
-    # Without torch nobody captures; and at exit it must not be imported for the first time. Builds
-    # of torch without CUDA raise if they are asked for a capture.
+    # Without torch there is no capture; and torch must not be imported for the first time at exit.
+    # Builds of torch without CUDA raise when queried.
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
@@ -89,87 +89,87 @@ def is_capturing() -> bool:
 
 
 class Runtime(Protocol):
-    """What takes calls while it is active."""
+    """An object that answers calls while it is active."""
 
     def names(self) -> Collection[str]:
-        """Return the definitions whose calls it takes."""
+        """Return the definitions whose calls it answers."""
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
-        """Return what is called for a definition.
+        """Return the callable that answers calls of a definition.
 
-        Asked when the first such call arrives, from any thread and perhaps twice at once.
+        Called on the first such call, from any thread, and possibly twice concurrently.
 
         Parameters
         ----------
         name : str
-            One of `names`.
+            An element of `names`.
         point : PatchPoint, optional
-            Where the call came from, whose arguments are those of its own signature; None for the
-            function form, whose arguments are those of the definition.
+            The origin of the call, whose arguments follow its own signature; None for the function
+            form, whose arguments follow the definition.
 
         Returns
         -------
         callable or None
-            None if no call from there can be taken.
+            None if calls from there cannot be answered.
         """
 
     def stop(self) -> None:
-        """Be active no more."""
+        """Become inactive."""
 
 
 class Watcher(Protocol):
-    """What is told of calls before they are made, taken by a runtime or not."""
+    """An object that is notified of calls before they run, answered by a runtime or not."""
 
     def names(self) -> Collection[str]:
-        """Return the definitions of whose calls it is told; asked when points are filled."""
+        """Return the definitions that it watches; called when points are filled."""
 
     def watch(self, name: str, point: Optional[PatchPoint]) -> Optional[Note]:
-        """Return what is told of the calls of a definition that come from one place.
+        """Return the function to notify of a definition's calls from one point.
 
-        Asked when the first such call arrives, from any thread and perhaps twice at once. What the
-        function raises is logged once and goes no further.
+        Called on the first such call, from any thread, and possibly twice concurrently. The first
+        exception of the function is logged; none propagates.
 
         Parameters
         ----------
         name : str
-            One of `names`.
+            An element of `names`.
         point : PatchPoint, optional
-            Where the calls come from; see `Runtime.route`.
+            The origin of the calls; see `Runtime.route`.
 
         Returns
         -------
         callable or None
-            None if calls from there do not matter.
+            None if calls from there are not watched.
         """
 
 
 class PatchPoint:
-    """A place that calls go through: a decorated function, or a patched one.
+    """A location that calls pass through: a decorated function, or a patched one.
 
     Parameters
     ----------
     name : str, optional
-        The definition that all its calls are of; None if that differs from call to call.
+        The definition of all its calls; None if that varies from call to call.
     label : str
-        What people call the place: ``"package.module.function"``.
+        Display name: ``"package.module.function"``.
     signature : inspect.Signature, optional
-        Of the function, None if it cannot be known. A call's arguments come with it: the parameters
-        that may be given by position as a tuple, defaults filled in, those by keyword alone as a
-        dict. Without it, as the caller gave them.
+        Signature of the function, None if unknown. With a signature, a call's arguments are passed
+        on as a tuple of all positional parameters, with defaults filled in, and a dict of
+        keyword-only ones. Without it, they are passed on as the caller gave them.
     could_be : callable, optional
-        Of a point without a name: ``could_be(name)`` returns whether any call can be one of that
-        definition. Default: any.
+        For a point without a name: ``could_be(name)`` returns whether any call can match that
+        definition. Default: always True.
     lacks : callable, optional
-        Of a library's function: ``lacks(name)`` returns why no definition of that name can be made
-        of its calls; None if one can.
+        For a library's function: ``lacks(name)`` returns why no definition of that name can be
+        derived from its calls, or None if one can.
 
     Attributes
     ----------
     call : callable or None
-        If it has a name: what takes its calls now; None if nothing does.
+        If the point has a name: the callable that answers its calls now, or None.
     routes : dict or None
-        If it has none: what takes a call, by definition; None for definitions that nothing takes.
-        The attribute is None if there is nothing at all.
+        If it has none: the callable for each definition, or None if nothing answers it. The
+        attribute is None if nothing is active.
     """
 
     __slots__ = ("__weakref__", "call", "could_be", "label", "lacks", "name", "routes", "signature")
@@ -191,7 +191,7 @@ class PatchPoint:
         self.routes: Optional[dict[str, Optional[Call]]] = None
 
     def takes(self, name: str) -> bool:
-        """Return whether calls can be of the definition `name`."""
+        """Return whether calls can match the definition `name`."""
         return name == self.name if self.name else self.could_be is None or self.could_be(name)
 
     def __repr__(self) -> str:
@@ -199,7 +199,7 @@ class PatchPoint:
 
 
 class _Observing:
-    """Has a function told of calls: of all, or of those of one definition."""
+    """Notifies a function of calls: of all, or only of one definition."""
 
     def __init__(self, observer: Observer, name: Optional[str]) -> None:
         self._observer = observer
@@ -213,12 +213,12 @@ class _Observing:
 
 
 class Everything(Collection[str]):
-    """Some names, and any other if asked for it.
+    """A collection of names that can also contain every other name.
 
     Parameters
     ----------
     names : collection of str, optional
-        Those that it lists; without it, single calls of any other are taken as well.
+        The names that it lists; if omitted, every name is considered a member.
     """
 
     def __init__(self, names: Optional[Collection[str]] = None) -> None:
@@ -236,9 +236,9 @@ class Everything(Collection[str]):
 
 
 def _watched(notes: list[Note], name: str, call: Call) -> Call:
-    """Return `call` behind those who are told of it: the first thing that one raises is logged."""
+    """Return `call` preceded by notifications; only the first exception of each is logged."""
     told = False
-    # No globals: while the interpreter is torn down modules lose theirs, and anything may fail.
+    # No globals: modules lose theirs at interpreter shutdown, when anything may fail.
     anything, ending = _ANYTHING, sys.is_finalizing
 
     @opaque
@@ -247,7 +247,7 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
         for note in notes:
             try:
                 note(args, kwargs)
-            except anything as error:  # a watcher only watches
+            except anything as error:  # a watcher must not affect the call
                 if not (told or ending()):
                     told = True
                     message = "watching a call of '%s' failed; reported once"
@@ -258,10 +258,10 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
 
 
 class _Routes(dict[str, "Optional[Call]"]):
-    """What takes the calls of a point without a name, filled in as definitions are seen.
+    """The callables of a point without a name, filled in as definitions are seen.
 
-    Names may be made up from shapes without end, and somebody may watch them all: only so many are
-    kept. Beyond that each call is worked out anew.
+    Names may be derived from shapes without limit while every name is watched, so only a limited
+    number is kept. Beyond it each call is resolved again.
     """
 
     def __init__(self, find: Callable[[str], Optional[Call]]) -> None:
@@ -276,13 +276,13 @@ class _Routes(dict[str, "Optional[Call]"]):
 
 
 class _Calls(dict[str, "Call"]):
-    """What `Router.calls` is: who remembers which one there was can do so by a weak reference."""
+    """Type of `Router.calls`: supports weak references, so that callers detect a replacement."""
 
     __slots__ = ("__weakref__",)
 
 
 class _AllCalls(_Calls):
-    """Of a runtime that takes whatever there is, without a list of it."""
+    """The calls of a runtime that answers every definition and cannot list them."""
 
     __slots__ = ("_find",)
 
@@ -294,30 +294,30 @@ class _AllCalls(_Calls):
         return True
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """Return what takes the calls of a definition."""
+        """Return the callable for a definition."""
         return self._find(name) if type(name) is str else default
 
 
 class Router:
-    """Knows every point and every active runtime, and connects the two.
+    """Connects all points with all active runtimes.
 
-    Of several active runtimes the one that started last decides, alone: what it does not know is
-    not taken, even if an outer one knows it.
+    If several runtimes are active, only the most recently started one is used: definitions that it
+    does not handle are not answered, even if an outer runtime would handle them.
 
     Attributes
     ----------
     active : tuple of Runtime
-        The active runtimes, the outermost first.
+        The active runtimes, outermost first.
     watchers : tuple of Watcher
-        Who is told of calls.
+        The objects to notify of calls.
     calls : dict
-        For the function form: what takes a call, by definition. Replaced as a whole.
+        For the function form: the callable of each definition. Replaced as a whole.
     quiet : bool
-        Whether a definition that is not in `calls` is nobody's business: nobody observes, and the
-        environment has been asked what to enable.
+        Whether calls of definitions outside `calls` can be skipped: there are no observers, and the
+        environment variables have been applied.
     deferred : callable, optional
-        Enables what the environment asks for, where that waits for the first call that could
-        matter; then nothing is enabled before, whatever is imported.
+        Enables what the environment variables request, if that is deferred to the first relevant
+        call; nothing is enabled before, whatever is imported.
     """
 
     def __init__(self) -> None:
@@ -326,7 +326,7 @@ class Router:
         self.deferred: Optional[Callable[[], object]] = None
         self._asked = False
         self._lock = threading.RLock()
-        # No WeakSet: a point that goes while another thread lists them breaks its iteration.
+        # Not a WeakSet: garbage collection of a point during iteration in another thread breaks it.
         self._slots: dict[int, weakref.ref[PatchPoint]] = {}
         self.active: tuple[Runtime, ...] = ()
         self.watchers: tuple[Watcher, ...] = ()
@@ -335,22 +335,22 @@ class Router:
     # ------------------------------------------------------------------------------ runtimes
 
     def settle(self) -> None:
-        """Enable what was deferred: somebody asks what is enabled."""
+        """Enable what was deferred, because the enabled state is being queried."""
         if self.deferred is not None:
             self.deferred()
 
     def top(self) -> Optional[Runtime]:
-        """Return the runtime that takes calls now, or None."""
+        """Return the runtime that answers calls now, or None."""
         return next(reversed(self.active), None)
 
     def push(self, runtime: Runtime) -> None:
-        """Make `runtime` the innermost; one that is active already becomes it."""
+        """Make `runtime` the innermost one, even if it is active already."""
         with self._changing():
             others = tuple(each for each in self.active if each is not runtime)
             self._set((*others, runtime))
 
     def remove(self, runtime: Runtime) -> bool:
-        """Take `runtime` out, wherever it is; return whether it was active."""
+        """Remove `runtime` from any position; return whether it was active."""
         with self._changing():
             left = tuple(each for each in self.active if each is not runtime)
             if len(left) == len(self.active):
@@ -359,22 +359,22 @@ class Router:
             return True
 
     def clear(self) -> None:
-        """Take all runtimes out."""
+        """Remove all runtimes."""
         self.deferred = None
         with self._changing():
             self._set(())
 
     def publish(self, runtime: Runtime) -> None:
-        """Have every point ask `runtime` anew, if it is the innermost: it has changed."""
+        """Refresh all points after a change of `runtime`, if it is the innermost one."""
         with self._changing():
             if self.top() is runtime:
                 self._fill()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock while something changes, and tell of it afterwards.
+        """Hold the lock during a change, and notify listeners afterwards.
 
-        Who is told may import, and so wait for a thread that waits for the lock.
+        Listeners may import modules, and thereby wait for a thread that waits for the lock.
         """
         with self._lock:
             yield
@@ -389,31 +389,31 @@ class Router:
     # --------------------------------------------------------------------------------- points
 
     def connect(self, point: PatchPoint) -> None:
-        """Have `point` filled, now and from now on, as long as anything else holds it."""
+        """Keep `point` filled from now on, as long as something else references it."""
         with self._lock:
             key, points = id(point), self._slots
             points[key] = weakref.ref(point, lambda _gone: points.pop(key, None))
             self._fill_slot(point, self.top(), self._names())
 
     def points(self) -> list[PatchPoint]:
-        """Return the points that are in use, in no particular order."""
+        """Return all live points, in no particular order."""
         found = [reference() for reference in list(self._slots.values())]
         return [point for point in found if point is not None]
 
     # ------------------------------------------------------------------------------ watchers
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """Have a watcher told of calls.
+        """Notify a watcher of calls.
 
         Parameters
         ----------
         watcher : Watcher
-            Is asked for its names now, and whenever points are filled.
+            Its `names` is called now, and whenever points are filled.
 
         Returns
         -------
         callable
-            Ends it.
+            Stops watching.
         """
         with self._changing():
             self.watchers = (*self.watchers, watcher)
@@ -427,40 +427,40 @@ class Router:
         return end
 
     def observe(self, observer: Observer, name: Optional[str] = None) -> Callable[[], None]:
-        """Have a function told of each call of one definition, or of all; see `watch`."""
+        """Call a function for each call of one definition, or of all; see `watch`."""
         return self.watch(_Observing(observer, name))
 
     def _watchers_of(self, name: str) -> list[Watcher]:
         return [each for each in self.watchers if name in each.names()]
 
-    # ----------------------------------------------------------------------------------- use
+    # ---------------------------------------------------------------------------------- listeners
 
     def on_use(self, changed: Callable[[], object]) -> None:
-        """Have `changed` called after each change of who is active, or watches.
+        """Call `changed` now and after each change of runtimes or watchers.
 
-        And once at first; now and then without need. It is called without the router's lock, so
-        what is in use may be something else by then: it must look itself, and must not raise.
+        It may occasionally be called unnecessarily. It is called without the router's lock, so the
+        state may have changed again: it must query the state itself, and must not raise.
         """
         self._used = changed
         changed()
 
     def wanted(self) -> list[str]:
-        """Return the definitions of which calls matter to the innermost runtime, or a watcher."""
+        """Return the definitions whose calls the innermost runtime or a watcher handles."""
         everyone: tuple[Union[Runtime, Watcher], ...] = (*self.active[-1:], *self.watchers)
         return list(dict.fromkeys(name for each in everyone for name in each.names()))
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody is active, or watches."""
+        """Whether any runtime or watcher is active."""
         return bool(self.active or self.watchers)
 
     def definition(self, name: str) -> Optional[Definition]:
-        """Return a definition, if the innermost runtime or a watcher knows it."""
+        """Return a definition if the innermost runtime or a watcher has it."""
         for each in (self.top(), *self.watchers):
             find = getattr(each, "definition", None)
             try:
                 found: Optional[Definition] = find(name) if find is not None else None
-            except _ANYTHING:  # its file cannot be read any more, say
+            except _ANYTHING:  # for example, its file is no longer readable
                 _logger.debug("definition '%s' cannot be loaded", name, exc_info=True)
                 continue
             if found is not None:
@@ -468,14 +468,14 @@ class Router:
         return None
 
     def asked(self) -> bool:
-        """Note that the environment is asked now; return whether it had been before."""
+        """Mark the environment as checked; return whether it was before."""
         with self._lock:
             before, self._asked = self._asked, True
             self.quiet = not self.watchers
         return before
 
     def call_of(self, name: str) -> Optional[Call]:
-        """Return what takes a call in the function form; None if nothing does."""
+        """Return the callable for the function form; None if there is none."""
         call = self.calls.get(name)
         return self.compose(None, name, None) if call is None and self.watchers else call
 
@@ -504,7 +504,7 @@ class Router:
             point.routes = None
 
     def _first(self, top: Optional[Runtime], name: str, point: Optional[PatchPoint]) -> Call:
-        """Return what asks the runtime when it is first called, and has itself replaced."""
+        """Return a callable that queries the runtime on first use and then replaces itself."""
 
         @opaque
         def first(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
@@ -522,7 +522,7 @@ class Router:
     def compose(
         self, top: Optional[Runtime], name: str, point: Optional[PatchPoint]
     ) -> Optional[Call]:
-        """Return what takes a call: the runtime's part, behind those who want to be told."""
+        """Return the callable for a call: notifications first, then the runtime's part."""
         taken = top is not None and name in top.names()
         call: Optional[Call] = _asked(top.route, name, point) if top is not None and taken else None
         notes = [_asked(each.watch, name, point) for each in self._watchers_of(name)]
@@ -530,7 +530,7 @@ class Router:
         return _watched(notes, name, call or self.untaken(name)) if notes else call
 
     def untaken(self, name: str) -> Call:
-        """Return what runs the fallback."""
+        """Return a callable that runs the fallback."""
 
         @opaque
         def untaken(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
@@ -541,7 +541,7 @@ class Router:
         return untaken
 
     def no_fallback(self, name: str, reason: str = "") -> str:
-        """Return the message for a call that nothing takes and that has no fallback."""
+        """Return the message for a call that is not answered and has no fallback."""
         top = self.top()
         if top is None:
             reason = "apply is not enabled"
@@ -550,16 +550,16 @@ class Router:
         return f"definition '{name}': {reason}, and no fallback is given"
 
     def after_fork(self) -> None:
-        """Work in a forked child: another thread may have held the lock, or been filling points."""
+        """Reset in a forked child: another thread may have held the lock or been filling points."""
         self._lock = threading.RLock()
         self._fill()
 
 
 def _asked(ask: Callable[..., Any], name: str, point: Optional[PatchPoint]) -> Any:
-    """Ask a runtime or a watcher for its part in some calls; None, too, if it raises."""
+    """Query a runtime or watcher for its part in some calls; return None if it raises."""
     try:
         return ask(name, point)
-    except _ANYTHING:  # the program that is running must not notice
+    except _ANYTHING:  # must not affect the running program
         _logger.warning("calls of definition '%s' do not reach %r", name, ask, exc_info=True)
         return None
 
@@ -577,18 +577,18 @@ no_fallback = router.no_fallback
 
 
 def _install() -> None:
-    """Have the adapters installed that route calls which are wanted, and the others taken off.
+    """Install the adapters whose calls are wanted, and remove the others.
 
-    What that takes is imported when something is wanted for the first time.
+    The required modules are imported when something is first wanted.
     """
-    # It has nothing to take off before it is imported to its end: it imports this module itself.
+    # Until it is fully imported there is nothing to remove: it imports this module itself.
     if not router.in_use and not hasattr(sys.modules.get(_INSTALLATION), "default"):
         return
     try:
         from flashinfer_bench.routing import installation
 
         installation.default().update()
-    except _ANYTHING:  # calls of libraries stay what they are; everything else is as it should be
+    except _ANYTHING:  # library calls stay unpatched; everything else works
         _logger.warning("adapters could not be brought up to date", exc_info=True)
 
 

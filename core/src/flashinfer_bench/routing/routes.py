@@ -1,4 +1,4 @@
-"""Library functions whose calls are answered by something else: the template of an adapter."""
+"""Routes: the template of an adapter whose library calls are answered by solutions."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Canonical = binding.Canonical
 RouteFactory = Callable[[], "Route"]
 
 
-@dataclass(slots=True)  # no named tuple: making one takes half as long again
+@dataclass(slots=True)  # creating a named tuple takes 50 % longer
 class Understood:
-    """What a call means.
+    """The interpretation of a call.
 
     Attributes
     ----------
     name : str
-        The definition that it is one of.
+        The definition that it corresponds to.
     inputs : tuple
-        One value for each of `Route.parameters`, in their order, defaults filled in.
+        One value for each of `Route.parameters`, in that order, with defaults filled in.
     rest : Any
-        Whatever the route needs to hand the outputs over: buffers, flags.
+        Data that the route needs to deliver the outputs: buffers, flags.
     """
 
     name: str
@@ -47,16 +47,16 @@ class Understood:
 
 
 class Made(NamedTuple):
-    """A definition that was made of a call.
+    """A definition that was derived from a call.
 
     Attributes
     ----------
     definition : Definition
-        Has the inputs that the route gives.
+        Its arguments are the inputs that the route provides.
     full : Definition
-        The same with all arguments that a solution of the library's own may take, in order.
+        The same definition with all arguments, in order, that a library's own solution may take.
     fixed : mapping of str to Any
-        The others of these, the same in all calls.
+        The additional arguments, which are the same in all calls.
     """
 
     definition: Definition
@@ -67,31 +67,31 @@ class Made(NamedTuple):
 _logger = logging.getLogger(__name__)
 
 ARGUMENTS = "arguments"
-"""Reason: the arguments are not those of the function."""
+"""Reason: the arguments do not match the function."""
 
 NOT_WANTED = "definition not enabled"
-"""Reason: nothing that is enabled has the definition."""
+"""Reason: nothing enabled handles the definition."""
 
 FAILED = "adapter failed"
-"""Reason: the adapter itself raised, which is logged once."""
+"""Reason: the adapter itself raised; logged once."""
 
 DELIVERY = "outputs not delivered"
-"""Reason: what a solution computed cannot be returned as the function would."""
+"""Reason: the outputs of a solution cannot be returned in the function's form."""
 
 _ANYTHING = (Exception,)
 
 
 class _Counters:
-    """What became of the calls of one label.
+    """Counts the outcomes of calls under one label.
 
-    Numbers are added to without a lock: under the global interpreter lock nothing can come between
-    reading and writing them.
+    Numbers are incremented without a lock: under the global interpreter lock the increment cannot
+    be interrupted.
     """
 
     __slots__ = ("label", "refused", "routed", "told")
 
-    # No global: while the interpreter is torn down modules lose theirs, and anything may fail. Such
-    # calls go to the original without a word.
+    # No globals: modules lose theirs at interpreter shutdown, when anything may fail. Such calls
+    # silently go to the original.
     ending = staticmethod(sys.is_finalizing)
 
     def __init__(self, label: str) -> None:
@@ -104,7 +104,7 @@ class _Counters:
         self.refused[reason] += 1
 
     def failed(self, reason: str, error: Exception) -> None:
-        """Count, and log the first of its kind."""
+        """Count an error, and log the first of its kind."""
         self.refuse(reason)
         if reason not in self.told:
             self.told.add(reason)
@@ -113,14 +113,14 @@ class _Counters:
             )
 
     def not_understood(self, error: Exception, *, began: bool) -> None:
-        """Count a call that the adapter did not understand, or could not tell more about."""
+        """Count a call that the adapter did not understand, or could not describe further."""
         if self.ending():
             return
         trace, reason = error.__traceback__, FAILED
         if isinstance(error, UnroutableError):
             reason = error.reason
         elif isinstance(error, TypeError) and not began and trace and trace.tb_next is None:
-            reason = ARGUMENTS  # nothing in `understand` raised, but the call of it
+            reason = ARGUMENTS  # raised by calling `understand`, not inside it
         if reason is FAILED:
             self.failed(FAILED, error)
         else:
@@ -138,19 +138,19 @@ _counters: dict[str, _Counters] = {}
 
 
 def counters_of(label: str) -> _Counters:
-    """Return the counters of a label, which are never forgotten."""
+    """Return the counters of a label, which persist."""
     return _counters.setdefault(label, _Counters(label))
 
 
 def route_stats() -> dict[str, dict[str, Any]]:
-    """Return what became of the calls of patched functions while anything was enabled.
+    """Return the outcome counts of patched functions' calls while anything was enabled.
 
     Returns
     -------
     dict of str to dict
-        By label. ``routed``: calls that were handed to what is enabled; its own counters say
-        whether a solution answered. ``refused``: calls that the original answered for reasons of
-        the route, as a number by reason. ``calls``: all of them.
+        By label. ``routed``: calls passed to a runtime, whose own counters say whether a solution
+        answered. ``refused``: calls that the route sent to the original, as a number by reason.
+        ``calls``: the total.
     """
     return {label: each.snapshot() for label, each in sorted(dict(_counters).items())}
 
@@ -159,7 +159,7 @@ def route_stats() -> dict[str, dict[str, Any]]:
 
 
 class _State:
-    """Whether a thread is in a routed call."""
+    """Whether a thread is inside a routed call."""
 
     __slots__ = ("inside",)
 
@@ -168,7 +168,7 @@ class _State:
 
 
 class _Thread(threading.local):
-    """Has the state of the thread that asks: what is kept in it is quicker to read and to set."""
+    """Holds the state of the current thread: faster to access than separate attributes."""
 
     def __init__(self) -> None:
         self.state = _State()
@@ -179,27 +179,28 @@ _NOTHING: Any = object()
 
 
 class Again:
-    """Stands for the original in one routed call; each wrapper has a subclass of its own.
+    """The original in the context of one routed call; each wrapper has its own subclass.
 
     Attributes
     ----------
     args, kwargs : tuple, dict
-        The arguments of the call, as they came.
+        The arguments of the call, unchanged.
     understood : Understood
-        What they mean.
+        Their interpretation.
     answer : Any
-        What the original returned, if it has been called.
+        The original's result, if it has been called.
     order : tuple of int
-        Which canonical parameter each input of the definition is. Not there if they are the same.
+        Index of the canonical parameter for each input of the definition. Unset if they are
+        identical.
     strict : Counters
-        Of a runtime for which it is an error that outputs cannot be delivered. Not there if not.
+        Counters of a runtime that treats undeliverable outputs as errors. Unset for other runtimes.
     unseen : bool
-        Whether that is the solution's error, whatever the reason: nobody has looked at its outputs.
-        Not there if somebody has.
+        Whether undeliverable outputs are always the solution's error, because they have not been
+        checked. Unset if they have been.
     """
 
-    # Made by the wrapper: a constructor would be a good part of what a routed call costs. What few
-    # calls need is not set at all.
+    # Created by the wrapper: a constructor would be a significant part of a routed call's cost.
+    # Attributes that few calls need are left unset.
     __slots__ = ("answer", "args", "kwargs", "order", "strict", "understood", "unseen")
 
     route: ClassVar[Route]
@@ -222,18 +223,18 @@ class Again:
         return type("Again", (cls,), {**own, **known})
 
     def __call__(self, *_inputs: Any, **_named: Any) -> Any:
-        """Make the call as it came, and return what the library's function returns."""
+        """Repeat the call with its own arguments, and return the library function's result."""
         self.answer = answer = self.original(*self.args, **self.kwargs)
         return answer
 
     def decline(self, reason: str) -> Any:
-        """Make the call as it came, as it is not one that has been routed."""
+        """Call the original because the call cannot be routed after all."""
         self.counters.routed -= 1
         self.counters.refuse(reason)
         return self()
 
     def undelivered(self, error: Exception) -> None:
-        """Count that outputs could not be delivered; with `strict`, raise why."""
+        """Count outputs that could not be delivered; raise with `strict`."""
         if self.counters.ending():
             return
         strict: Any = getattr(self, "strict", None)
@@ -255,16 +256,16 @@ class Again:
             self.counters.failed(DELIVERY, error)
 
     def define(self) -> Made:
-        """Return the definition that the call is of; see `Route.define`."""
+        """Return the definition of the call; see `Route.define`."""
         return self.route.define(self.understood)
 
     def understand_anew(self) -> tuple[Any, ...]:
-        """Return the inputs of the call as they are understood now.
+        """Return the inputs of the call as interpreted now.
 
         Raises
         ------
         UnroutableError
-            If it is of no definition any more.
+            If it no longer corresponds to a definition.
         """
         self.understood = self.route.understand(*self.args, **self.kwargs)
         return self.understood.inputs
@@ -275,7 +276,7 @@ class Again:
         Raises
         ------
         UnroutableError
-            If the route cannot do that.
+            If the route does not support this.
         """
         every = list(self.understood.inputs)
         for position, value in zip(getattr(self, "order", range(len(every))), inputs, strict=True):
@@ -284,26 +285,26 @@ class Again:
 
 
 def route_calls(route: Route, original: Original) -> Original:
-    """Return a wrapper that offers each call of `original` to what is enabled.
+    """Return a wrapper that offers each call of `original` to the active runtime.
 
     Parameters
     ----------
     route : Route
         Describes the original.
     original : callable
-        What is wrapped; a method takes its object first.
+        The function to wrap; for a method, its first argument is the object.
 
     Returns
     -------
     callable
-        It raises what the original raises, and what a solution raises where errors are not to be
-        hidden: in mapping mode, and with ``strict``.
+        Raises what the original raises, and errors of solutions if these must not be hidden: in
+        mapping mode, and with ``strict``.
     """
     point = PatchPoint(None, route.label, route.parameters, route.could_be, route.lacks)
     counters, once = counters_of(route.label), Again.of(route, original)
     understand, deliver = route.understand, route.deliver
     thread, nothing, compiling = _thread, _NOTHING, _compiling()
-    anything = _ANYTHING  # a module that is torn down loses its globals
+    anything = _ANYTHING  # globals are gone at interpreter shutdown
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -343,29 +344,28 @@ def route_calls(route: Route, original: Original) -> Original:
 
 
 def _compiling() -> Callable[[], bool]:
-    """Return what says whether torch.compile is tracing."""
+    """Return the function that tells whether torch.compile is tracing."""
     torch: Any = sys.modules.get("torch")
     asked = getattr(getattr(torch, "compiler", None), "is_compiling", None)
     return (lambda: False) if asked is None else asked
 
 
 class Route(ABC):
-    """What there is to know about one function of a library.
+    """The description of one library function.
 
-    An instance belongs to one patched function. Its methods are called from any thread.
+    Each instance belongs to one patched function. Its methods may be called from any thread.
 
     Attributes
     ----------
     label : str
-        What people call the function, ``"flashinfer.norm.rmsnorm"``: its calls are counted under
+        Display name of the function, such as ``"flashinfer.norm.rmsnorm"``; calls are counted under
         it.
     parameters : inspect.Signature
-        Names of `Understood.inputs`; made by `signature_of`.
+        Names of `Understood.inputs`; created by `signature_of`.
     definitions : tuple of str
-        Patterns of the definitions that calls may be of, as in file names: ``"rmsnorm_h*"``.
+        File-name patterns of the definitions that calls may match: ``"rmsnorm_h*"``.
     kind : str, optional
-        ``"function"`` or ``"method"``; default: a method if the path leads through a name that
-        begins with a capital.
+        ``"function"`` or ``"method"``. Default: a method if the path contains a capitalised name.
     """
 
     label: str
@@ -375,91 +375,91 @@ class Route(ABC):
 
     @abstractmethod
     def understand(self, *args: Any, **kwargs: Any) -> Understood:
-        """Say what a call means.
+        """Interpret a call.
 
-        Written with the parameters of the library's own function; a method has its object first,
-        after `self`.
+        Subclasses declare the parameters of the library function; for a method, the object comes
+        first after `self`.
 
         Raises
         ------
         UnroutableError
-            If the call is not one of any definition.
+            If the call does not correspond to any definition.
         """
 
     @abstractmethod
     def deliver(self, understood: Understood, result: Any) -> Any:
         """Return what the library's function would return.
 
-        All outputs are to be checked before the first tensor is written to that the call reads.
+        Check all outputs before writing to the first tensor that the call reads.
 
         Parameters
         ----------
         understood : Understood
             What `understand` returned.
         result : tensor or tuple
-            The outputs of the definition: one as itself, several as a tuple.
+            The outputs of the definition: a single one unwrapped, several as a tuple.
 
         Raises
         ------
         UnroutableError
-            If that cannot be; the original is then called instead. Nothing of what the call reads
-            may have been written to.
+            If the outputs cannot be delivered; the original is then called instead. Tensors that
+            the call reads must not have been modified.
         """
 
     def outputs(self, original: Original, understood: Understood, inputs: tuple[Any, ...]) -> Any:
         """Return the outputs of the definition, computed by the original.
 
-        For comparing a solution with it. Nothing outside of `inputs` may be written to.
+        Used to compare a solution with the original. Must not write to anything outside `inputs`.
 
         Parameters
         ----------
         original : callable
-            The function itself.
+            The original function.
         understood : Understood
             The call.
         inputs : tuple
-            What to compute with, like `Understood.inputs`: copies of them.
+            The values to compute with, like `Understood.inputs`: copies of them.
 
         Raises
         ------
         UnroutableError
-            If it cannot be computed; the default. Solutions are then never compared.
+            If they cannot be computed, as by default. Solutions are then never compared.
         """
         raise UnroutableError("no outputs to compare with")
 
     def expects(self, original: Original) -> Optional[str]:
-        """Return why this release of the library is not supported; None if it is."""
+        """Return why this release of the library is not supported, or None if it is."""
         return None
 
     def could_be(self, name: str) -> bool:
-        """Return whether any call can be one of the definition `name`."""
+        """Return whether any call can correspond to the definition `name`."""
         return any(fnmatchcase(name, pattern) for pattern in self.definitions)
 
     def lacks(self, name: str) -> Optional[str]:
-        """Return why no definition of that name can be made of calls; None if one can."""
+        """Return why no definition of that name can be derived from calls, or None if one can."""
         return "its adapter makes no definitions"
 
     def define(self, understood: Understood) -> Made:
-        """Return the definition that a call is of, made by what the library says of its function.
+        """Return the definition of a call, derived from the library's description of the function.
 
-        Asked where somebody has a solution of that name, and nobody the definition.
+        Called if a solution of that name exists, but not the definition.
 
         Raises
         ------
         ConfigError
-            If it cannot be made; the message says why.
+            If it cannot be derived; the message says why.
         """
         raise ConfigError(str(self.lacks(understood.name)))
 
 
 class RouteAdapter(Adapter):
-    """An adapter that is a table of routes.
+    """An adapter defined by a table of routes.
 
     Attributes
     ----------
     routes : mapping of str to callable
-        What makes the route of each function, by the path of the function: a `Route` class, or
-        anything else that returns a route when called without arguments.
+        Factory of the route of each function, by the function's path: a `Route` class, or another
+        callable that takes no arguments and returns a route.
     """
 
     routes: ClassVar[Mapping[str, RouteFactory]] = {}

@@ -1,6 +1,6 @@
-"""The bridge to torch: element types, inputs, outputs, tensor files, raw bytes, devices.
+"""Conversion to and from torch: element types, inputs, outputs, tensor files, raw bytes, devices.
 
-Nothing here imports torch before it is called.
+torch is imported only when a function needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which devices this machine has, and which one a run used."""
+"""List the devices of this machine, and describe the one that a run used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = re.compile(r"^(__version__|cuda)\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _DEVICE = re.compile(r"(cpu|cuda)(?::([0-9]{1,4}))?")
-_NOT_SUPPORTED = 3  # an answer of NVML
+_NOT_SUPPORTED = 3  # an NVML return code
 # Distributions whose version can change a result or a latency.
 _LIBRARIES = {
     "torch": "torch",
@@ -47,9 +47,9 @@ def list_cuda_devices() -> list[str]:
 
 
 def torch_versions() -> dict[str, str]:
-    """Return the versions of torch, and of the CUDA that it is built for, without importing it.
+    """Return the versions of torch and of the CUDA it was built for, without importing torch.
 
-    Nothing is known of a torch that is not installed, and no CUDA of one that is built without.
+    A torch that is not installed has no entry, nor has CUDA if torch was built without it.
     """
     try:
         spec = find_spec("torch")
@@ -72,7 +72,7 @@ class Gpu(NamedTuple):
     capability : tuple of (int, int)
         Its compute capability.
     name : str, optional
-        None where CUDA has another one, or may have: the parts of a divided GPU have their own.
+        None where CUDA may use a different name: the parts of a divided GPU have their own.
     """
 
     uuid: str
@@ -82,7 +82,7 @@ class Gpu(NamedTuple):
 
 @cache
 def nvidia_gpus() -> tuple[Gpu, ...]:
-    """Return all GPUs, visible or not, by their place on the bus; no CUDA context is made."""
+    """Return all GPUs, visible or not, in PCI bus order, without creating a CUDA context."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
@@ -122,7 +122,7 @@ def _name_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> Optional[str]:
     if nvml.nvmlDeviceGetName(handle, name, ctypes.c_uint(len(name))) != 0:
         return None
     text = name.value.decode("utf-8", "replace")
-    return None if text.endswith("(nvgpu)") else text or None  # Tegra: CUDA leaves that out
+    return None if text.endswith("(nvgpu)") else text or None  # Tegra: not in the CUDA name
 
 
 def hardware_from_device(device: str) -> str:
@@ -136,7 +136,7 @@ def hardware_from_device(device: str) -> str:
     Returns
     -------
     str
-        For CUDA the name that the driver tells, for a CPU its model and number of usable cores.
+        For CUDA the name reported by the driver; for a CPU its model and number of usable cores.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def cpu_hardware() -> str:
 
 
 def env_snapshot(device: str) -> Environment:
-    """Describe where a run takes place.
+    """Describe the environment of a run.
 
     Parameters
     ----------
@@ -175,8 +175,8 @@ def env_snapshot(device: str) -> Environment:
     Returns
     -------
     Environment
-        The hardware's name, and the versions of Python, torch, CUDA and the kernel libraries that
-        are installed.
+        The hardware's name, and the installed versions of Python, torch, CUDA and the kernel
+        libraries.
 
     Raises
     ------
@@ -204,8 +204,8 @@ def cpu_threads() -> int:
     """Return how many threads torch may use for a solution on the CPU.
 
     One core stays free for the judge and the rest of the machine: an OpenMP loop waits for its
-    slowest thread, so that a single busy core would show in every latency. ``FIB_CPU_THREADS`` sets
-    another number.
+    slowest thread, so a single busy core would affect every latency. ``FIB_CPU_THREADS`` overrides
+    the number.
 
     Returns
     -------
@@ -216,16 +216,16 @@ def cpu_threads() -> int:
 
 
 def judge_core() -> Optional[int]:
-    """Return the core that solutions on the CPU keep off, and on which the judge waits for them.
+    """Return the core that is reserved for the judge while solutions on the CPU run.
 
-    Both look at a shared page without a pause while a call is timed. On one core each would wait
-    for the other's time slice to end, which is some milliseconds.
+    Judge and worker poll a shared page while a call is timed. On the same core, each would wait
+    several milliseconds for the other's time slice to end.
 
     Returns
     -------
     int or None
-        The lowest that this process may use; None if there is one only, the system does not tell,
-        or ``FIB_CPU_THREADS`` gives all of them to solutions.
+        The lowest core that this process may use; None if there is only one, the system does not
+        report cores, or ``FIB_CPU_THREADS`` gives all of them to solutions.
     """
     if not hasattr(os, "sched_getaffinity"):
         return None
@@ -252,16 +252,15 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-# ------------------------------------------------------------------------ without CUDA's context
+# ------------------------------------------------------------------------- without a CUDA context
 
 
 def this_hardware(device: object = None) -> str:
-    """Return the name of the hardware here, as traces have it in ``environment.hardware``.
+    """Return the name of this machine's hardware, as in ``environment.hardware`` of a trace.
 
-    The judge has it from `hardware_from_device`, and so it is here. Only
-    where the driver's management library leaves no doubt about a GPU its word is taken, which is
-    the same: CUDA is not initialised for it. A process that has done so cannot fork workers that
-    use it.
+    The result equals that of `hardware_from_device`. If the driver's management library identifies
+    the GPU unambiguously, CUDA is not initialised: a process that has initialised it cannot fork
+    workers that use it.
 
     Parameters
     ----------
@@ -288,17 +287,17 @@ def device_named(device: object = None) -> str:
     Parameters
     ----------
     device : str or torch.device, optional
-        ``cpu``, ``cuda:N``, or ``cuda`` for the current GPU. By default that, if there is one,
-        else the CPU. Whether there is a device of that number is not looked at.
+        ``cpu``, ``cuda:N``, or ``cuda`` for the current GPU. Default: the current GPU if there is
+        one, else the CPU. Whether a device with that number exists is not checked.
 
     Raises
     ------
     CapabilityError
-        If it is something else.
+        If it is any other device.
     """
     if device is None:
         return f"cuda:{_current_gpu()}" if _has_gpu() else "cpu"
-    found = _DEVICE.fullmatch(str(device))  # of a torch.device that is its name
+    found = _DEVICE.fullmatch(str(device))  # str() of a torch.device is its name
     if found is None:
         raise CapabilityError(f"device {device!r} is not supported; use cpu, cuda or cuda:N")
     kind, index = found.groups()
@@ -311,7 +310,7 @@ def _has_gpu() -> bool:
     """Return whether torch could use a GPU; imports torch only where there is a driver."""
     if env.cuda_visible_devices() == () or not installed_versions().get("cuda"):
         return False
-    # Containers may have the driver of CUDA, and lack its management library.
+    # Containers may have the CUDA driver but not its management library.
     if "torch" not in sys.modules and not nvidia_gpus():
         try:
             ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -321,14 +320,14 @@ def _has_gpu() -> bool:
 
 
 def _visible_gpus() -> int:
-    """Return how many GPUs torch may use, as far as that is known without CUDA."""
+    """Return how many GPUs torch may use, as far as can be told without CUDA."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def _current_gpu() -> int:
-    """Return the number of the GPU that ``cuda`` means: the first, unless somebody has chosen."""
+    """Return the index of the GPU that ``cuda`` refers to: 0 unless the program has set another."""
     if not _cuda_is_initialised():
         return 0
     return int(sys.modules["torch"].cuda.current_device())
@@ -340,7 +339,7 @@ def _cuda_is_initialised() -> bool:
 
 
 def _name_of_all_gpus() -> Optional[str]:
-    """Return the name of the GPUs if all have the same, so that numbers do not matter."""
+    """Return the name shared by all GPUs, for which the index is irrelevant, or None."""
     visible = env.cuda_visible_devices() or ()
     if any(entry.startswith("MIG-") for entry in visible):
         return None
@@ -350,9 +349,9 @@ def _name_of_all_gpus() -> Optional[str]:
 
 @cache
 def installed_versions() -> Mapping[str, str]:
-    """Return the versions that decide whether records hold: torch, cuda, triton, ….
+    """Return the versions on which the validity of a record depends: torch, cuda and others.
 
-    Nothing is imported for it; a library that is not installed is not in it.
+    No library is imported; libraries that are not installed are omitted.
     """
     from flashinfer_bench.plugins import language_versions
 

@@ -1,4 +1,4 @@
-"""The names of element types, what torch and Python call them, and what errors each allows."""
+"""Names of element types, their torch and Python equivalents, and their default tolerances."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 FLOAT4 = "float4_e2m1"
-"""Two 4-bit floats in a byte: one element of such a tensor, and of a declared shape, is a byte."""
+"""Two 4-bit floats per byte: each byte is one element of such a tensor and of a declared shape."""
 
 _SIGNED = ("int8", "int16", "int32", "int64")
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
@@ -32,7 +32,7 @@ _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
 _FLOATS = ("float64", "float32", "float16", "bfloat16", *_FLOAT8, FLOAT4)
 _COMPLEX = ("complex64", "complex128")
 
-# What definitions may declare, and what a solution may return by mistake: both need a name.
+# Types that definitions may declare, and that a solution may return by mistake.
 NAMES = frozenset((*_FLOATS, *_SIGNED, *_UNSIGNED, *_COMPLEX, "bool"))
 
 _TORCH_NAMES = {FLOAT4: "float4_e2m1fn_x2"}
@@ -57,7 +57,7 @@ def _lookup(name: str) -> torch.dtype:
 
 
 def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
-    """Return torch's element type of that name.
+    """Return the torch dtype with this name.
 
     Parameters
     ----------
@@ -72,15 +72,15 @@ def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
     Raises
     ------
     DataError
-        If there is no such type.
+        If the name is unknown.
     CapabilityError
-        If the installed torch is too old to have it.
+        If the installed torch is too old for it.
     """
     return _lookup(_text(dtype))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of torch's `dtype`; the inverse of `to_torch_dtype`."""
+    """Return the name of a torch `dtype`; the inverse of `to_torch_dtype`."""
     name = str(dtype).removeprefix("torch.")
     return FLOAT4 if name == _TORCH_NAMES[FLOAT4] else name
 
@@ -106,7 +106,7 @@ def is_low_precision(dtype: Union[DType, str]) -> bool:
 
 
 def to_python_type(dtype: Union[DType, str]) -> type:
-    """Return the Python type that stands for a scalar of `dtype`: int, float or bool.
+    """Return the Python type of a scalar of `dtype`: int, float or bool.
 
     Raises
     ------
@@ -135,11 +135,11 @@ class Operand:
     name : str
         Its name.
     shape : tuple of int or str, optional
-        A size for each constant axis, a name for each variable one; None for a scalar.
+        A size for each constant axis, a name for each variable axis; None for a scalar.
     dtype : torch.dtype
         Element type.
     scalar : type
-        What a scalar of this type is in Python.
+        Python type of a scalar of this dtype.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Operand:
 def operands_of(
     specs: Mapping[str, TensorSpec], constants: Mapping[str, int]
 ) -> tuple[Operand, ...]:
-    """Return inputs or outputs in the order of their declaration.
+    """Return inputs or outputs in declaration order.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _size(entry: str, constants: Mapping[str, int]) -> Size:
 
 
 def first_places(operands: Iterable[Operand]) -> dict[str, tuple[int, int]]:
-    """Return where each variable axis is first seen: position of the operand, and dimension."""
+    """Return the first occurrence of each variable axis: operand position and dimension."""
     found: dict[str, tuple[int, int]] = {}
     for position, operand in enumerate(operands):
         for dimension, size in enumerate(operand.shape or ()):
@@ -196,7 +196,7 @@ MAX_DIMENSIONS = 64
 
 
 def tensor_to_bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], memoryview]:
-    """Take a tensor apart.
+    """Return the dtype, shape and raw bytes of a tensor.
 
     Parameters
     ----------
@@ -210,8 +210,8 @@ def tensor_to_bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], memoryv
     shape : tuple of int
         Its shape.
     data : memoryview
-        Its elements in row-major order, native byte order. Shares the memory of a contiguous CPU
-        tensor; otherwise it is a copy.
+        Its elements in row-major order and native byte order. Shares the memory of a contiguous CPU
+        tensor; otherwise a copy.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def tensor_to_bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], memoryv
 
 
 def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch.Tensor:
-    """Put a tensor together again; every argument may come from an untrusted process.
+    """Create a tensor from raw bytes; every argument may come from an untrusted process.
 
     Parameters
     ----------
@@ -240,8 +240,8 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch
     shape : sequence of int
         Its shape.
     buffer : bytes-like
-        Its elements in row-major order. A writable, aligned buffer is shared with the tensor,
-        any other is copied.
+        Its elements in row-major order. A writable, aligned buffer is shared with the tensor; any
+        other is copied.
 
     Returns
     -------
@@ -251,7 +251,7 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch
     Raises
     ------
     ProtocolError
-        If the name is unknown, a size is negative, or the number of bytes does not fit.
+        If the name is unknown, a size is negative, or the number of bytes does not match.
     """
     import torch
 
@@ -267,21 +267,20 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch
         return torch.empty(sizes, dtype=element)
     data = _as_uint8(view, element.itemsize)
     if element is torch.bool:
-        # Any other bit pattern in a bool is undefined behaviour further on.
+        # Other bit patterns in a bool would be undefined behaviour in later operations.
         return (data != 0).view(sizes)
     return data.view(element).view(sizes)
 
 
 def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """Return how many bytes lie between the first byte of a strided tensor and its last.
+    """Return the number of bytes from the first to the last byte of a strided tensor, inclusive.
 
     Parameters
     ----------
     shape, strides : sequence of int
-        Its sizes, and the distance between neighbours in each dimension in elements; none of them
-        negative.
+        Sizes, and the step in elements between neighbours in each dimension; none negative.
     itemsize : int
-        Bytes of an element.
+        Bytes per element.
     """
     if not all(shape):
         return 0
@@ -292,16 +291,16 @@ def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
 def tensor_from_span(
     dtype: str, shape: Sequence[int], strides: Sequence[int], buffer: Buffer
 ) -> torch.Tensor:
-    """Put a strided tensor together; every argument may come from an untrusted process.
+    """Create a strided tensor; every argument may come from an untrusted process.
 
     Parameters
     ----------
     dtype : str
         Name of the element type.
     shape, strides : sequence of int
-        As of `span_of`.
+        As for `span_of`.
     buffer : bytes-like
-        The memory from its first byte to its last; shared if it is writable and aligned.
+        The memory from first to last byte; shared if writable and aligned.
 
     Returns
     -------
@@ -311,7 +310,7 @@ def tensor_from_span(
     Raises
     ------
     ProtocolError
-        As of `tensor_from_bytes`; or if the strides do not fit the shape and the buffer.
+        As for `tensor_from_bytes`; or if the strides do not match the shape and the buffer.
     """
     import torch
 
@@ -326,10 +325,10 @@ def tensor_from_span(
         )
     if not len(view):
         return torch.empty(sizes, dtype=element)
-    # As integers: not every type of float can be copied everywhere.
+    # Copied as integers: not every float type supports copies on every device.
     units = _as_uint8(view, element.itemsize).view(_unit_of(element))
     data = units.as_strided(sizes, steps).contiguous()
-    # A dimension of size 1 may keep any stride: make them those of a new tensor.
+    # A dimension of size 1 may have any stride: use the strides of a new tensor.
     data = data.as_strided((data.numel(),), (1,)).view(sizes)
     if element is torch.bool:
         return data != 0
@@ -372,24 +371,25 @@ def _memory_of(flat: torch.Tensor) -> memoryview:
 
 # ----------------------------------------------------------------------------------- tolerances
 
-# Default tolerances, by the precision that a computation can be expected to have.
+# Default tolerances, by the precision that can be expected of a computation.
 #
-# With ``eps`` the distance from 1 to the next larger number of a type (rounding to it is wrong by
-# at most ``eps / 2``, relatively):
+# ``eps`` is the distance from 1 to the next larger number of a type (the relative error of rounding
+# to it is at most ``eps / 2``):
 #
-# * **16 bits and fewer**: ``max(1e-2, eps)``. One rounding too many, as in an intermediate result,
-#   stays within it; rounding to the next coarser type in use does not: fp8 E4M3 is wrong by up to
-#   0.0625 where bfloat16 is allowed 0.01.
+# * **16 bits and fewer**: ``max(1e-2, eps)``. One extra rounding, as of an intermediate result,
+#   passes; rounding to the next coarser type in use fails: the error of fp8 E4M3 is up to 0.0625
+#   where bfloat16 is allowed 0.01.
 # * **More than 16 bits**: an eighth of the ``eps`` of the next coarser type in use (bfloat16 below
-#   float32, float32 below float64), which is a quarter of what rounding to it may cost. Another
-#   order of summation costs some ``sqrt(K)`` times the type's own ``eps / 2`` (Higham, *Accuracy
-#   and Stability of Numerical Algorithms*, 2002, section 4.2: the error grows like the square root
-#   of the number of terms where roundings are independent), 5e-6 for float32 and 8192 terms.
+#   float32, float32 below float64), which is a quarter of the largest error of rounding to it.
+#   Another order of summation costs about ``sqrt(K)`` times the type's own ``eps / 2`` (Higham,
+#   *Accuracy and Stability of Numerical Algorithms*, 2002, section 4.2: the error grows like the
+#   square root of the number of terms if roundings are independent), 5e-6 for float32 and 8192
+#   terms.
 #
-# The same number serves as absolute and as relative tolerance.
+# The same number is the absolute and the relative tolerance.
 
 Layer = Union["Mapping[str, Any]", Tolerance, None]
-"""Settings of one origin: those of a configuration, or a tolerance of the dataset."""
+"""Tolerance settings from one source: a configuration or the dataset."""
 
 #: ``eps`` of each type, finest first.
 EPS = {
@@ -401,7 +401,7 @@ EPS = {
     "float8_e5m2": 2.0**-2,
     "float4_e2m1": 2.0**-1,
 }
-_COARSER = {"float64": "float32", "float32": "bfloat16"}  # a computation's next cheaper type
+_COARSER = {"float64": "float32", "float32": "bfloat16"}  # the next cheaper type to compute in
 _LEAST = 1e-2  # for types of 16 bits and fewer
 
 
@@ -429,16 +429,16 @@ def precision_of(definition: Definition, output: str) -> str:
     Parameters
     ----------
     definition : Definition
-        What is computed.
+        The computation.
     output : str
         A floating-point output.
 
     Returns
     -------
     str
-        Name of the coarsest type of the output and all floating-point input tensors: whoever gets
-        bfloat16 inputs may compute in it, also where a statistic comes out as float32. Scalars,
-        such as a softmax scale, do not count.
+        Name of the coarsest type among the output and all floating-point input tensors: a solution
+        with bfloat16 inputs may compute in bfloat16, even if a statistic is returned as float32.
+        Scalars, such as a softmax scale, are ignored.
     """
     tensors = [spec for spec in definition.inputs.values() if spec.shape is not None]
     dtypes = [definition.outputs[output].dtype, *(spec.dtype for spec in tensors)]
@@ -455,21 +455,21 @@ def default_tolerances(definition: Definition) -> dict[str, float]:
 
 
 def tolerance_values(layers: Iterable[Layer], default: float, output: str = "") -> dict[str, Any]:
-    """Merge layers into what holds for one output.
+    """Merge settings into the tolerance of one output.
 
     Parameters
     ----------
     layers : iterable of Layer
-        From weak to strong.
+        Settings in increasing priority.
     default : float
-        Absolute and relative tolerance below all layers.
+        Absolute and relative tolerance if no layer sets them.
     output : str
-        Name of the output; without one what is said about single outputs does not count.
+        Name of the output; if empty, settings for individual outputs are ignored.
 
     Returns
     -------
     dict of str to float
-        Fields of `OutputTolerance`; `atol` and `rtol` are there in any case.
+        Fields of `OutputTolerance`; always includes `atol` and `rtol`.
     """
     merged: dict[str, Any] = {"atol": default, "rtol": default}
     for layer in layers:

@@ -1,8 +1,8 @@
-"""The inputs of a run, from a definition, a workload and a seed; and its outputs, not yet written.
+"""Generate inputs from a definition, a workload and a seed, and allocate poisoned outputs.
 
-Random tensors depend on nothing but a seed, a shape and an element type. The generator is torch's
-on the CPU. Large tensors are drawn in blocks of a fixed size, each with a seed of its own, so that
-several cores can work on one tensor and never change what comes out.
+Random tensors depend only on a seed, a shape and an element type. They are drawn on the CPU with
+torch's generator. Large tensors are drawn in blocks of fixed size, each with its own seed, so that
+several cores can work on one tensor without changing the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 PULL_TIMEOUT_S = 600.0
-"""Seconds after which a pull is given up."""
+"""Timeout of a git-lfs pull, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,20 +39,20 @@ logger = logging.getLogger(__name__)
 def load_checked(
     path: Path, key: str, *, shape: Optional[tuple[int, ...]], dtype: str, field: str
 ) -> torch.Tensor:
-    """Read one tensor and check that it is what a workload says.
+    """Read one tensor and check that it matches the workload.
 
     Parameters
     ----------
     path : Path
-        The file. A Git-LFS pointer is replaced by its content first, where git-lfs is installed.
+        The file. A Git-LFS pointer is first replaced by its content if git-lfs is installed.
     key : str
-        Name of the tensor in it.
+        Name of the tensor in the file.
     shape : tuple of int or None
-        Expected shape; None for a scalar, which any tensor of one element satisfies.
+        Expected shape; None for a scalar, for which any one-element tensor is accepted.
     dtype : str
         Expected element type. Packed 4-bit floats may be stored as ``uint8``.
     field : str
-        The input's place in the workload, for the message.
+        Location of the input in the workload, for messages.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def load_checked(
     Raises
     ------
     BlobError
-        If the file or key is missing, or shape or dtype differ.
+        If the file or key is missing, or the shape or dtype differs.
     """
     tensor = _load(path, key)
     found = dtypes.dtype_name(tensor.dtype)
@@ -102,7 +102,7 @@ def _load(path: Path, key: str) -> torch.Tensor:
 
 
 def fetch_if_pointer(path: Path) -> None:
-    """Replace a Git-LFS pointer by the file that it stands for; leave any other file alone.
+    """Replace a Git-LFS pointer by its content; leave any other file unchanged.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def fetch_if_pointer(path: Path) -> None:
     Raises
     ------
     BlobError
-        If it is a pointer and git-lfs is not installed or cannot fetch it.
+        If the file is a pointer and git-lfs is missing or fails.
     """
     if not is_lfs_pointer(path):
         return
@@ -131,8 +131,8 @@ def fetch_if_pointer(path: Path) -> None:
 
 
 def _pull(path: Path) -> Optional[str]:
-    """Run git-lfs for this one file; return what went wrong."""
-    # "*" and the like in a file name would be a pattern to git-lfs.
+    """Run git-lfs for this file; return an error message or None."""
+    # git-lfs would interpret "*" and similar characters in a file name as a pattern.
     pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
     command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
     try:
@@ -157,15 +157,15 @@ def _pull(path: Path) -> Optional[str]:
 
 
 BLOCK = 1 << 22
-"""Elements that are drawn with one seed."""
+"""Number of elements drawn with one seed."""
 
 INT_BOUND = 128
-"""Integers wider than 8 bits lie in [0, INT_BOUND)."""
+"""Integers wider than 8 bits are drawn from [0, INT_BOUND)."""
 
-# Midpoints between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 that four bits can hold.
+# Midpoints between the magnitudes of 4-bit floats: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 _FLOAT4_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 _TOO_MANY_BYTES = 2**60
-# As the bytes of an integer of any width: far from every index, count or small number.
+# Repeated as the bytes of an integer of any width: far from any index, count or small number.
 _PATTERN = 0x5B
 
 
@@ -178,31 +178,32 @@ def generate_inputs(
     device: str = "cpu",
     only: Optional[Collection[str]] = None,
 ) -> list[Any]:
-    """Make the inputs that a workload asks for.
+    """Make the inputs that a workload specifies.
 
-    Values are drawn on the CPU, each input from a generator that is seeded with `seed`, the
-    definition's name, the workload's uuid and the input's name. So an input has the same bits on
-    every device and whatever other inputs there are.
+    Values are drawn on the CPU, each input with a generator seeded from `seed`, the definition's
+    name, the workload's uuid and the input's name. An input therefore has the same bits on every
+    device, independent of other inputs.
 
     Random floats are standard normal (``probs`` of a sampling definition is softmaxed over its last
-    axis), those of 8 bits or fewer are clamped to their finite range; ``int8`` uses its whole
-    range, wider integers lie in [0, 128), bool is true half of the time. What indexes into
-    something, such as a page table, needs a safetensors input: its bounds cannot be known here.
+    axis); those of 8 bits or fewer are clamped to their finite range. ``int8`` uses its whole
+    range, wider integers lie in [0, 128), and bool is true half of the time. Inputs that index into
+    another tensor, such as a page table, need a safetensors input, because their valid range is
+    unknown here.
 
     Parameters
     ----------
     definition : Definition
         Declares names, shapes and dtypes.
     workload : Workload
-        Gives the axes, and says how each input comes about.
+        Gives the axes and the source of each input.
     seed : int
-        Another seed gives other random values.
+        Different seeds give different random values.
     root : Path or None
-        Root of the dataset, which files are relative to; None if there are none.
+        Root of the dataset, to which file paths are relative; None if there are no files.
     device : str
-        Where tensors end up.
+        Device of the returned tensors.
     only : collection of str, optional
-        Names of the inputs that are made; the others are None.
+        Names of the inputs to make; the others are None.
 
     Returns
     -------
@@ -214,9 +215,9 @@ def generate_inputs(
     DataError
         If the workload lacks an axis or an input, or a scalar is not of the declared type.
     BlobError
-        If a file is missing, or has another key, shape or dtype than declared.
+        If a file is missing, or its key, shape or dtype differs from the declaration.
     CapabilityError
-        If this machine has not the memory for an input.
+        If this machine does not have enough memory for an input.
     """
     missing = [axis for axis in definition.var_axes if axis not in workload.axes]
     if missing:
@@ -245,7 +246,7 @@ def _inputs_of_family(
     shapes: dict[str, Shape],
     seed: int,
 ) -> dict[str, torch.Tensor]:
-    """Return what a plugin makes in place of random inputs of the op type."""
+    """Return the inputs that a plugin generates for the op type instead of random ones."""
     from flashinfer_bench.plugins import default_catalog
 
     family = default_catalog().family_of(definition.op_type)
@@ -299,7 +300,7 @@ def _make_input(
         tensor = load_checked(path, source.tensor_key, shape=shape, dtype=dtype, field=field)
     elif isinstance(source, RandomInput):
         if shape is None and dtypes.is_low_precision(dtype):
-            dtype = "float32"  # Python's float is wider; some narrow types have no single elements
+            dtype = "float32"  # Python's float is wider; packed types have no single elements
         key = derive_seed(seed, definition.name, workload.uuid, name)
         tensor = _random_input(name, shape or (), dtype, key)
         if shape is not None and is_softmaxed(definition.op_type, name):
@@ -312,7 +313,7 @@ def _make_input(
     if shape is not None:
         return tensor
     single = tensor.reshape(())
-    # 8-bit floats are widened first: not every release of torch can read one out.
+    # Widen 8-bit floats first: some torch releases cannot read them as Python numbers.
     return (single.float() if dtypes.is_low_precision(dtype) else single).item()
 
 
@@ -323,7 +324,7 @@ def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> t
         raise DataError(f"{what} is too large for any machine", field=f"inputs.{name}")
     try:
         return random_tensor(shape, dtype, seed)
-    except (RuntimeError, MemoryError) as error:  # torch has no error of its own for this
+    except (RuntimeError, MemoryError) as error:  # torch has no specific error for this
         raise CapabilityError(
             f"{what} takes {nbytes / 2**30:.1f} GiB, which cannot be allocated",
             hint="skip this workload, or use a machine with more memory",
@@ -331,25 +332,25 @@ def _random_input(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> t
 
 
 def derive_seed(*parts: object) -> int:
-    """Return a seed in [0, 2**63) that depends on every one of `parts` and on their order."""
+    """Return a seed in [0, 2**63) that depends on all `parts` and their order."""
     text = "\x1f".join(str(part) for part in parts)
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def random_tensor(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
-    """Draw a tensor.
+    """Return a random tensor.
 
     Parameters
     ----------
     shape : sequence of int
-        Its shape; a size may be 0.
+        Its shape; sizes may be 0.
     dtype : str
         Name of the element type. Floats are standard normal; those of 8 bits or fewer are clamped
         to the finite range of their type. ``int8`` and ``uint8`` use their whole range, wider
         integers lie in [0, `INT_BOUND`), ``bool`` is true for half of the elements.
     seed : int
-        What the values depend on.
+        Determines the values.
 
     Returns
     -------
@@ -377,7 +378,7 @@ def random_tensor(shape: Sequence[int], dtype: str, seed: int) -> torch.Tensor:
 
 
 def is_softmaxed(op_type: str, name: str) -> bool:
-    """Return whether a random input called `name` holds probabilities, row by row."""
+    """Return whether each row of a random input called `name` is a probability distribution."""
     return op_type == "sampling" and "probs" in name
 
 
@@ -388,7 +389,7 @@ def _draw_block(dtype: str, count: int, generator: torch.Generator) -> torch.Ten
         ranges = {"bool": (0, 2), "int8": (-128, 128), "uint8": (0, 256)}
         low, high = ranges.get(dtype, (0, INT_BOUND))
         return torch.randint(low, high, (count,), generator=generator)
-    if dtype == dtypes.FLOAT4:  # two values in a byte
+    if dtype == dtypes.FLOAT4:  # two values per byte
         values = torch.randn(2 * count, dtype=torch.float32, generator=generator)
         codes = torch.bucketize(values.abs(), torch.tensor(_FLOAT4_MIDPOINTS)).to(torch.uint8)
         codes |= torch.signbit(values).to(torch.uint8) << 3
@@ -404,23 +405,23 @@ def _draw_block(dtype: str, count: int, generator: torch.Generator) -> torch.Ten
 def allocate_outputs(
     definition: Definition, axes: Mapping[str, int], device: str = "cpu"
 ) -> list[torch.Tensor]:
-    """Allocate the outputs of a definition, poisoned.
+    """Allocate the outputs of a definition and poison them.
 
     Parameters
     ----------
     definition : Definition
-        What declares them.
+        Declares the outputs.
     axes : mapping
         Value of every variable axis.
     device : str
-        Where they live.
+        Device of the outputs.
 
     Returns
     -------
     list of torch.Tensor
-        In declaration order. A scalar output is a tensor without dimensions. What is not
-        overwritten reads as NaN in floats, as a pattern of bytes 0x5B in integers and 4-bit
-        floats, and as alternating values in bool.
+        In declaration order. A scalar output is a zero-dimensional tensor. Elements that are not
+        overwritten read as NaN in floats, as a pattern of bytes 0x5B in integers and 4-bit floats,
+        and as alternating values in bool.
     """
     import torch
 

@@ -1,10 +1,10 @@
-"""Collecting the workloads of a running program.
+"""Record the workloads of a running program.
 
 `enable_tracing` records calls of definitions, deduplicated, into a dataset; so does
-``FIB_ENABLE_TRACING=1``, without a change to the program. An error of tracing never reaches it.
+``FIB_ENABLE_TRACING=1``, without changing the program. Errors in tracing never reach the program.
 
-Every name is imported when it is first used: ``import flashinfer_bench.tracing`` loads neither
-torch nor pydantic, unless ``FIB_ENABLE_TRACING`` has it enable tracing at once.
+Names are imported on first use: ``import flashinfer_bench.tracing`` loads neither torch nor
+pydantic, unless ``FIB_ENABLE_TRACING`` enables tracing immediately.
 """
 
 from __future__ import annotations

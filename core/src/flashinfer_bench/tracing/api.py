@@ -1,4 +1,4 @@
-"""Turning tracing on and off: `enable_tracing`, `disable_tracing`, and the environment.
+"""Turn tracing on and off: `enable_tracing`, `disable_tracing`, and environment variables.
 
 Light: importing this module imports neither torch nor pydantic.
 """
@@ -23,7 +23,7 @@ __all__ = ["disable_tracing", "enable_tracing"]
 
 _logger = logging.getLogger(__name__)
 
-# Whether the environment has been heeded, or need not be any more.
+# Whether the environment variables have been applied or no longer matter.
 _asked = False
 
 
@@ -35,36 +35,35 @@ def enable_tracing(
     rules: Optional[Mapping[str, Any]] = None,
     out_dir: Union[str, Path, None] = None,
 ) -> TracingRuntime:
-    """Record the calls of definitions into a dataset from now on.
+    """Start recording calls of definitions into a dataset.
 
-    Recorded are calls of decorated functions, of `apply`, and of the functions of libraries that
-    adapters know. A runtime that is active already is stopped, and has written what it has.
+    Recorded are calls of decorated functions, of `apply`, and of library functions that adapters
+    cover. If a runtime is active, it is stopped and writes what it has recorded.
 
     Parameters
     ----------
     dataset_path : str, Path or TraceSet, optional
-        The dataset: its definitions are recorded, and workloads are added to it. Default: that of
+        The dataset: its definitions are recorded, and workloads are added to it. Default:
         ``FIB_DATASET_PATH``.
     tracing_config : TracingConfig, TracingConfigRegistry or mapping, optional
-        Settings for all definitions, or for each by name. Default: `get_default_configs`.
+        Settings for all definitions, or by definition name. Default: `get_default_configs`.
     rules : mapping of str to TracingRule, optional
-        Settings of the older interface, in place of `tracing_config`; see
-        `flashinfer_bench.tracer`.
+        Settings of the older interface, instead of `tracing_config`; see `flashinfer_bench.tracer`.
     out_dir, blob_dir : str or Path, optional
-        Of the older interface: folders in the dataset that is written to, such as
-        ``…/traces/workloads`` and ``…/blob/workloads``.
+        Older interface: folders of the dataset to write to, such as ``…/traces/workloads`` and
+        ``…/blob/workloads``.
 
     Returns
     -------
     TracingRuntime
-        A context manager, which disables it at the end of the body.
+        A context manager that disables tracing at the end of the body.
 
     Raises
     ------
     DatasetNotFoundError
-        If there is no such dataset.
+        If the dataset does not exist.
     ConfigError, UnknownNameError
-        If the settings are something else, or name a policy that does not exist.
+        If the settings are invalid, or name a policy that does not exist.
 
     Examples
     --------
@@ -94,11 +93,11 @@ def enable_tracing(
 
 
 def disable_tracing() -> None:
-    """Record no more, and write what was recorded; nothing happens if tracing is not enabled."""
+    """Stop recording and write what was recorded; does nothing if tracing is not enabled."""
     global _asked
     from flashinfer_bench.tracing import runtime
 
-    _asked = True  # what has been turned off is not turned on by the environment afterwards
+    _asked = True  # once disabled, the environment does not enable it again
     active = runtime.active()
     if active is not None:
         active.stop()
@@ -106,11 +105,11 @@ def disable_tracing() -> None:
 
 @opaque
 def activate() -> None:
-    """Do what the environment says, once: with ``FIB_ENABLE_TRACING=1``, `enable_tracing`.
+    """Apply the environment variables, once: ``FIB_ENABLE_TRACING=1`` calls `enable_tracing`.
 
-    With ``FIB_TRACING_SIGNALS=1`` what was recorded is written on signals as well, where this is
-    called in the main thread; see `tracing.shutdown`. A failure is a warning, and tracing stays
-    off. Nothing happens while an engine waits for the first call that could matter; see `engines`.
+    With ``FIB_TRACING_SIGNALS=1`` recorded workloads are also written on signals, if this is called
+    in the main thread; see `tracing.shutdown`. A failure is logged as a warning, and tracing stays
+    off. Does nothing while an engine waits for the first relevant call; see `engines`.
     """
     global _asked
     if router.deferred is not None or _asked:

@@ -15,42 +15,42 @@ from flashinfer_bench.errors import ConfigError, UnknownNameError
 from flashinfer_bench.routing.config_registry import ConfigRegistry
 
 DumpFunction = Callable[[Mapping[str, Any]], Union[list[str], Mapping[str, Any]]]
-"""Picks inputs of a call: inputs by name in, names (or a mapping of them) out."""
+"""Selects inputs of a call: takes the inputs by name, returns names (or a mapping of them)."""
 
 _WILD = frozenset("*?[")
 
 _LENGTHS = "keep_first_by_avg_seq_len"
 
-# Spares the presets of this module a look at the plugins.
+# Built-in names: the presets of this module need no plugin look-up.
 _KNOWN = ("dump_none", "dump_int32", "dump_integers", "keep_all", "keep_first_by_axes", _LENGTHS)
 
 
 @dataclass(frozen=True)
 class TracingConfig(OldAttributes):
-    """What is recorded of the calls of a definition.
+    """Settings for recording the calls of a definition.
 
     Parameters
     ----------
     input_dump_policy : str, list of str or callable
-        Which inputs are written as they were; the others become random. ``"dump_none"``,
+        Which inputs are stored with their values; the others become random. ``"dump_none"``,
         ``"dump_all"``, ``"dump_int32"``, ``"dump_integers"`` (int32 and int64), a name registered
-        with `PolicyRegistry`, names of inputs, or a function of the inputs by name that returns
-        names. Scalars are always written.
+        with `PolicyRegistry`, a list of input names, or a function that takes the inputs by name
+        and returns names. Scalars are always stored.
     input_dump_policy_kwargs : mapping
-        Keyword arguments of a registered policy or a function.
+        Keyword arguments for a registered policy or a function.
     filter_policy : str or callable
         Which calls become workloads: ``"keep_all"``, ``"keep_none"``, ``"keep_first"``,
-        ``"keep_first_k"``, ``"keep_first_by_axes"``, ``"keep_first_k_by_axes"``, of fib-ops-llm
-        ``"keep_first_by_avg_seq_len"`` and ``"keep_random_k"``, a name registered with
-        `PolicyRegistry`, or what makes a policy object (`FilterPolicy`).
+        ``"keep_first_k"``, ``"keep_first_by_axes"``, ``"keep_first_k_by_axes"``; from fib-ops-llm
+        ``"keep_first_by_avg_seq_len"`` and ``"keep_random_k"``; a name registered with
+        `PolicyRegistry`; or a factory of policy objects (`FilterPolicy`).
     filter_policy_kwargs : mapping
-        Keyword arguments of the policy.
+        Keyword arguments for the policy.
 
     Raises
     ------
     ConfigError
-        If a value is not allowed, or there is no policy of that name. One of a plugin that is not
-        installed is an error when tracing starts.
+        If a value is invalid or the policy does not exist. The name of a policy whose plugin is not
+        installed is accepted here, and becomes an error when tracing starts.
     """
 
     input_dump_policy: Union[str, list[str], DumpFunction] = "dump_none"
@@ -77,16 +77,16 @@ class TracingConfig(OldAttributes):
             if isinstance(named, str) and named not in _KNOWN:
                 object.__setattr__(self, name, _known_policy(name, named))
 
-    __hash__ = None  # type: ignore[assignment]  # the arguments of policies may be anything
+    __hash__ = None  # type: ignore[assignment]  # policy arguments may be unhashable
 
 
 def _known_policy(decides: str, name: str) -> str:
-    """Return a policy's name as it is now.
+    """Return the current name of a policy.
 
     Raises
     ------
     ConfigError
-        If there is no such policy.
+        If the policy does not exist.
     """
     from flashinfer_bench.tracing.policies import PolicyRegistry
 
@@ -105,7 +105,7 @@ def positive(name: str, value: Any) -> int:
     Raises
     ------
     ConfigError
-        If it is not a whole number from 1 on.
+        If it is not a positive whole number.
     """
     if type(value) is not int or value < 1:
         raise ConfigError(f"{name}={value!r} is not allowed; give a whole number, 1 or more")
@@ -126,20 +126,20 @@ def _require(allowed: bool, name: str, value: object, wanted: str) -> None:
 
 
 class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
-    """The settings of each definition: its own, or the default.
+    """Settings by definition, with a default.
 
     Parameters
     ----------
     default : TracingConfig, optional
         For definitions without their own settings. None: their calls are not recorded.
     per_definition : mapping of str to TracingConfig, optional
-        By name of the definition, or by a pattern of names: ``"gemm_*"``. A name goes before
-        patterns, and of those the one that was given first.
+        By definition name or name pattern, such as ``"gemm_*"``. An exact name takes precedence
+        over patterns; among patterns, the first match wins.
 
     Raises
     ------
     ConfigError
-        If something else is given.
+        If a value has the wrong type.
     """
 
     kind = TracingConfig
@@ -158,18 +158,18 @@ class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
 
 
 def as_registry(config: Any) -> TracingConfigRegistry:
-    """Return settings in any of their forms as a registry.
+    """Convert settings in any accepted form to a registry.
 
     Parameters
     ----------
     config : TracingConfig, TracingConfigRegistry, mapping of str to TracingConfig, or None
-        None for `get_default_configs`; a config holds for all
-        definitions; of a mapping, only the definitions in it are recorded.
+        None selects `get_default_configs`; a single config applies to all definitions; with a
+        mapping, only its definitions are recorded.
 
     Raises
     ------
     ConfigError
-        If it is something else.
+        If it has any other type.
     """
     if config is None:
         return get_default_configs()
@@ -182,17 +182,18 @@ def as_registry(config: Any) -> TracingConfigRegistry:
 
 @dataclass(frozen=True)
 class TracingLimits:
-    """How much memory tracing may take.
+    """Memory limits of tracing.
 
     Parameters
     ----------
     max_keys : int
-        Distinct keys that are remembered of each definition. Of more, the older half is forgotten:
-        a call that was recorded long ago may be recorded again.
+        Number of distinct keys remembered per definition. Beyond it the older half is forgotten, so
+        that a call recorded long ago may be recorded again.
     max_entries : int
-        Entries of all definitions that wait to be written; more are handed to the dataset early.
+        Number of entries, of all definitions, waiting to be written; beyond it they are written
+        early.
     max_bytes : int
-        Bytes of their tensors; as `max_entries`. An entry that is larger alone is not recorded.
+        Total bytes of their tensors, likewise. A single entry that is larger is not recorded.
 
     Raises
     ------
@@ -211,32 +212,32 @@ class TracingLimits:
 
 # ------------------------------------------------------------------------------------- presets
 #
-# What is recorded of the kinds of computations that engines consist of, recognised by the names of
-# the dataset's format. Weights and activations become random inputs: their values do not matter for
-# speed, and are large. What says where sequences begin, and which pages they have, is written as it
-# was: it decides how much work there is. Calls of matrix products and norms are told apart by their
-# sizes. Calls of attention are told apart by the number of sequences and their average length: two
-# decode steps in a row differ in each length, but are the same work.
+# Presets for the computations that engines consist of, recognised by the names that the dataset
+# format uses. Weights and activations become random inputs: they are large, and their values do not
+# affect speed. Sequence boundaries and page indices are stored with their values, because they
+# determine the amount of work. Calls of matrix products and norms are distinguished by their sizes;
+# calls of attention by the number of sequences and their average length: two consecutive decode
+# steps differ in every length, but are the same work.
 
 AXES_ONLY = TracingConfig("dump_none", filter_policy="keep_first_by_axes")
-"""One workload of each size, with random inputs."""
+"""One workload per combination of sizes, with random inputs."""
 
 INTEGERS_BY_AXES = TracingConfig("dump_integers", filter_policy="keep_first_by_axes")
-"""One workload of each size, with the indices that it came with."""
+"""One workload per combination of sizes, with the recorded indices."""
 
 DECODE = TracingConfig(
     "dump_int32",
     filter_policy=_LENGTHS,
     filter_policy_kwargs={"k": 1, "by_batch": True, "indptr": "kv_indptr"},
 )
-"""One workload of each number of sequences and average length, with its index pointers."""
+"""One workload per number of sequences and average length, with the recorded index pointers."""
 
 PREFILL = TracingConfig(
     "dump_int32",
     filter_policy=_LENGTHS,
     filter_policy_kwargs={"k": 1, "by_batch": True, "indptr": ["qo_indptr", "kv_indptr"]},
 )
-"""As `DECODE`, with the average number of queries of a sequence."""
+"""Like `DECODE`, with the average number of queries per sequence added."""
 
 _ATTENTION = {
     "gqa_paged_decode*": DECODE,
@@ -255,17 +256,17 @@ _OTHERS = {
 
 
 def get_attention_only_configs() -> TracingConfigRegistry:
-    """Return settings for attention, and nothing else; a new registry, which may be changed."""
+    """Return settings for attention only; a new registry, which may be changed."""
     return TracingConfigRegistry(None, _ATTENTION)
 
 
 def get_full_configs() -> TracingConfigRegistry:
     """Return settings for all definitions; a new registry, which may be changed.
 
-    What is none of the kinds that have a preset is told apart by sizes, and integers are written.
+    Definitions without a preset are distinguished by sizes, and their integer inputs are stored.
     """
     return TracingConfigRegistry(INTEGERS_BY_AXES, {**_ATTENTION, **_OTHERS})
 
 
 get_default_configs = get_full_configs
-"""The settings that hold where none are given."""
+"""The settings used if none are given."""

@@ -1,4 +1,4 @@
-"""Which calls become workloads: what is kept of a call, and the policies that decide.
+"""The recorded form of a call, and the policies that decide which calls become workloads.
 
 Light: importing this module imports neither torch nor pydantic.
 """
@@ -41,27 +41,26 @@ __getattr__ = old_names(__name__)
 
 @dataclass(eq=False)
 class WorkloadEntry:
-    """One call, as it will become a workload.
+    """One recorded call, before it becomes a workload.
 
     Parameters
     ----------
     def_name : str
-        The definition that the call is of.
+        Name of the definition that was called.
     axes : dict of str to int
         Value of each variable axis, in the order of the definition.
     inputs_to_dump : dict of str to tensor or number
-        What the workload has to say of single inputs: the tensors that the dump policy picked, and
-        the number of each scalar input. Inputs that are missing here become random ones. A tensor
-        is a copy on the CPU that nobody else writes to; while a CUDA graph is captured it is the
-        program's own, see `is_deferred`.
+        Tensors selected by the dump policy, and the value of each scalar input. Inputs that are
+        missing here become random. Tensors are private copies on the CPU; during CUDA graph capture
+        they are the program's own tensors, see `is_deferred`.
     order : int
-        Number of the call among all that were kept by this process, from 0 on.
+        Index of the call among all calls kept by this process, from 0.
     cuda_graph_snapshot : dict of str to tensor or number, optional
-        Copies of what was the program's own above, taken after the graph had run. They are in
-        `inputs_to_dump` as well when the entry is handed to the store.
+        Copies of the program's tensors in `inputs_to_dump`, taken after the graph has run. They are
+        also in `inputs_to_dump` when the entry is passed to the store.
     is_deferred : bool
-        Whether `inputs_to_dump` still refers to tensors of the program. Never set in an entry that
-        is handed to the store.
+        Whether `inputs_to_dump` still refers to the program's tensors. Never True in an entry that
+        is passed to the store.
     """
 
     def_name: str
@@ -72,20 +71,20 @@ class WorkloadEntry:
     is_deferred: bool = field(default=False, repr=False)
 
     def values(self) -> dict[str, InputValue]:
-        """Return what is written, by input: snapshots where there are some."""
+        """Return the values to write, by input; snapshots take precedence."""
         return {**self.inputs_to_dump, **(self.cuda_graph_snapshot or {})}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors that are written, by input."""
+        """Return the tensors to write, by input."""
         return {name: value for name, value in self.values().items() if not is_number(value)}  # type: ignore[misc]
 
     def nbytes(self) -> int:
-        """Return the bytes of all tensors that the entry holds."""
+        """Return the total bytes of all tensors in the entry."""
         return sum(each.numel() * each.element_size() for each in self.tensors().values())
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a plain number, and no tensor."""
+    """Return whether `value` is a plain number, not a tensor."""
     return isinstance(value, (bool, int, float))
 
 
@@ -93,34 +92,34 @@ def is_number(value: object) -> bool:
 
 
 class FilterPolicy(ABC):
-    """Decides which of the calls of one definition become workloads, as they come.
+    """Decides which calls of one definition become workloads, as they arrive.
 
-    Each definition has its own policy object, which is used by one thread at a time. What it
-    raises is counted, and costs the call that it was about.
+    Each definition has its own policy object, which is used by one thread at a time. If a method
+    raises, the error is counted and the current call is not recorded.
     """
 
-    def begin(self, layout: Layout) -> None:  # noqa: B027  # most need not know
-        """Learn which definition it is for; called once, before anything else."""
+    def begin(self, layout: Layout) -> None:  # noqa: B027  # optional: most policies need no layout
+        """Receive the layout of the definition; called once, before anything else."""
 
     @abstractmethod
     def submit(self, entry: WorkloadEntry) -> None:
-        """Take one call, to keep it or not. All inputs that are to be dumped have been copied."""
+        """Process one call and decide whether to keep it. All inputs to dump have been copied."""
 
     @abstractmethod
     def drain(self) -> list[WorkloadEntry]:
-        """Return what is kept, and keep it no more.
+        """Return the kept entries and forget them.
 
-        Called when the runtime is flushed, and whenever as many entries as may be buffered have
-        been submitted. What has been seen is remembered, so that it is not kept twice.
+        Called when the runtime is flushed, and whenever the limit of buffered entries is reached.
+        Keys that have been seen are remembered, so that no call is kept twice.
         """
 
 
 class InputDumpPolicy(ABC):
-    """Picks the inputs of a call that are written as they were. A function will do as well."""
+    """Selects the inputs of a call that are stored with their values. A function works as well."""
 
     @abstractmethod
     def get_inputs_to_dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
-        """Return names of inputs, given all inputs by name."""
+        """Return the names of the inputs to store, given all inputs by name."""
 
     def __call__(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """See `get_inputs_to_dump`."""
@@ -128,17 +127,17 @@ class InputDumpPolicy(ABC):
 
 
 class FastPath(NamedTuple):
-    """How a call is known to be of no interest, before anything else is done with it.
+    """A quick test for calls that need not be recorded, run before any other work.
 
     Parameters
     ----------
     condition : str
-        Python, true for such a call, with ``a0``, ``a1``, … for the inputs by position. What it
-        raises makes the call an ordinary one.
+        Python expression that is true for such a call, with ``a0``, ``a1``, … for the inputs by
+        position. If it raises, the call is processed normally.
     positions : tuple of int
-        The inputs in it.
+        Positions of the inputs used in it.
     namespace : dict
-        Other names in it.
+        Other names used in it.
     """
 
     condition: str
@@ -152,7 +151,7 @@ class OnlinePolicy(FilterPolicy):
     Attributes
     ----------
     entries : list of WorkloadEntry
-        Those kept.
+        The kept entries.
     """
 
     def __init__(self) -> None:
@@ -160,30 +159,30 @@ class OnlinePolicy(FilterPolicy):
 
     @abstractmethod
     def admit(self, axes: Axes, inputs: Inputs) -> bool:
-        """Return whether a call is kept; if so it counts as kept from now on.
+        """Return whether to keep a call; if True, the call counts as kept.
 
         Parameters
         ----------
         axes : mapping of str to int
             Value of each variable axis.
         inputs : mapping of str to Any
-            The program's own arguments: they must be neither kept nor changed.
+            The program's own arguments: do not store or change them.
         """
 
     def keep(self, entry: WorkloadEntry) -> Optional[WorkloadEntry]:
-        """Take a call that has been admitted; return the one that it displaces, if any."""
+        """Store an admitted call; return the entry that it displaces, if any."""
         self.entries.append(entry)
         return None
 
     def fast_path(self, layout: Layout) -> Optional[FastPath]:
-        """Return how the calls that `admit` would refuse are recognised quickly, if that is so.
+        """Return a quick test for calls that `admit` would reject, or None.
 
         Called once, before anything else.
         """
         return None
 
     def bound(self, max_keys: int) -> None:
-        """Remember no more than so many keys; see `TracingLimits`."""
+        """Limit the number of remembered keys; see `TracingLimits`."""
 
     def submit(self, entry: WorkloadEntry) -> None:
         """See `FilterPolicy.submit`."""
@@ -205,7 +204,7 @@ class KeepAllPolicy(OnlinePolicy):
 
 
 class KeepNonePolicy(OnlinePolicy):
-    """Keeps nothing; no call is even looked at."""
+    """Keeps nothing; calls are not even inspected."""
 
     def admit(self, axes: Axes, inputs: Inputs) -> bool:
         """See `OnlinePolicy.admit`."""
@@ -238,24 +237,23 @@ class KeepFirstKPolicy(OnlinePolicy):
 
 
 class KeyedPolicy(OnlinePolicy):
-    """Keeps the first `k` calls of each key; calls with the same key are interchangeable.
+    """Keeps the first `k` calls for each key; calls with the same key are interchangeable.
 
-    Of more keys than `bound` allows, the older half is forgotten: their calls may be kept again.
-    Where a subclass changes neither `keep` nor `drain`, entries are taken and written within
-    seconds.
+    If there are more keys than `bound` allows, the older half is forgotten, and its calls may be
+    kept again. Unless a subclass overrides `keep` or `drain`, entries are written within seconds.
 
     Parameters
     ----------
     k : int
-        How many.
+        Calls kept per key.
     """
 
     def __init__(self, k: int = 1) -> None:
         super().__init__()
         self._k = positive("k", k)
         self._most: Optional[int] = None
-        # Both in the order in which keys came. The first is what fast paths look into: it is
-        # changed in place.
+        # Both in the order in which keys arrived. Fast paths hold a reference to the first, so it
+        # is changed in place.
         self._full: dict[Hashable, None] = {}
         self._counts: dict[Hashable, int] = {}
 
@@ -264,9 +262,9 @@ class KeyedPolicy(OnlinePolicy):
         """Return the key of a call."""
 
     def key_source(self, layout: Layout) -> Optional[tuple[str, tuple[int, ...]]]:
-        """Return Python for the key, and the positions of the inputs in it; None if there is none.
+        """Return a Python expression for the key and the positions of its inputs, or None.
 
-        Keys have the same form then as those of `key_of`. ``policy`` is the policy in it.
+        Its value must equal that of `key_of`. ``policy`` refers to the policy.
         """
         return None
 
@@ -300,12 +298,12 @@ class KeyedPolicy(OnlinePolicy):
 
 
 class KeepFirstKByAxesPolicy(KeyedPolicy):
-    """Keeps the first `k` calls of each size, that is, with the same values of all variable axes.
+    """Keeps the first `k` calls for each combination of values of all variable axes.
 
     Parameters
     ----------
     k : int
-        How many.
+        Calls kept per combination.
     """
 
     def key_of(self, axes: Axes, inputs: Inputs) -> Hashable:
@@ -321,9 +319,9 @@ class KeepFirstKByAxesPolicy(KeyedPolicy):
 
 
 def stays_kept(policy: FilterPolicy) -> bool:
-    """Return whether what a policy has kept is written in any case, and so may be at any time.
+    """Return whether everything the policy keeps will be written, so that it can be written early.
 
-    Of others that is not known: they may choose until they are drained, as a random sample does.
+    Other policies may still discard entries until they are drained, as a random sample does.
     """
     if not isinstance(policy, (KeepAllPolicy, KeepFirstKPolicy, KeyedPolicy)):
         return False
@@ -339,41 +337,41 @@ DUMPS: Mapping[str, Optional[tuple[str, ...]]] = {
     "dump_int32": ("int32",),
     "dump_integers": ("int32", "int64"),
 }
-"""The tensors that each built-in dump policy writes: those of these dtypes, None for all."""
+"""Dtypes of the tensors that each built-in dump policy writes; None for all."""
 
 
 class PolicyRegistry:
-    """Finds policies by the names that a `TracingConfig` gives. There is one, for the process.
+    """Registry of the policies that a `TracingConfig` can name; one per process.
 
-    Names hold for the runtimes that start afterwards.
+    A registration applies to runtimes that start afterwards.
     """
 
-    # By what they decide, as in `TracingPolicySpec`.
+    # By the field they apply to, as in `TracingPolicySpec`.
     _own: ClassVar[dict[str, dict[str, Callable[..., Any]]]] = {"calls": {}, "inputs": {}}
 
     @classmethod
     def get_instance(cls) -> type[PolicyRegistry]:
-        """Return the registry that runtimes look into: the class itself."""
+        """Return the registry: the class itself."""
         return cls
 
     @classmethod
     def list_filter_policies(cls) -> list[str]:
-        """Return the names of filter policies."""
+        """Return the names of all filter policies."""
         return sorted({*cls._own["calls"], *_registered("calls")})
 
     @classmethod
     def list_input_dump_policies(cls) -> list[str]:
-        """Return the names of dump policies."""
+        """Return the names of all dump policies."""
         return sorted({*DUMPS, *cls._own["inputs"], *_registered("inputs")})
 
     @classmethod
     def get_filter_policy(cls, name: str) -> Callable[..., FilterPolicy]:
-        """Return what makes the filter policy of a name.
+        """Return the factory of a filter policy.
 
         Raises
         ------
         UnknownNameError
-            If there is none.
+            If the policy does not exist.
         """
         return cls._find("calls", name)
 
@@ -384,7 +382,7 @@ class PolicyRegistry:
         Raises
         ------
         UnknownNameError
-            If there is none.
+            If the policy does not exist.
         """
         return cls._find("inputs", name)
 
@@ -402,17 +400,17 @@ class PolicyRegistry:
         name : str
             For `TracingConfig.filter_policy`.
         factory : callable, optional
-            Makes a policy, one for each definition: a class of `FilterPolicy`, say. Gets
-            ``filter_policy_kwargs``. Without it, a decorator of that is returned.
+            Creates a policy for each definition, for example a subclass of `FilterPolicy`. Called
+            with ``filter_policy_kwargs``. If omitted, a decorator is returned.
         override : bool
-            Whether a policy of that name may be replaced; one that is built in never is.
+            Whether to replace a policy of the same name; built-in policies cannot be replaced.
 
         Raises
         ------
         ConfigError
-            If the name is none, or the factory cannot be called.
+            If the name is invalid, or the factory is not callable.
         DuplicateNameError
-            If there is a policy of that name.
+            If a policy of that name exists.
         """
         return cls._register("calls", name, factory, override)
 
@@ -427,16 +425,16 @@ class PolicyRegistry:
         name : str
             For `TracingConfig.input_dump_policy`.
         function : callable, optional
-            Gets the inputs of a call by name, and ``input_dump_policy_kwargs``; returns the names
-            of those to write. A class of `InputDumpPolicy` gets the latter when an object is made.
-            Without it, a decorator is returned.
+            Called with the inputs of a call by name and ``input_dump_policy_kwargs``; returns the
+            names of the inputs to store. A subclass of `InputDumpPolicy` gets the keyword arguments
+            when it is instantiated. If omitted, a decorator is returned.
         override : bool
-            As of `register_filter_policy`.
+            As for `register_filter_policy`.
 
         Raises
         ------
         ConfigError, DuplicateNameError
-            As of `register_filter_policy`.
+            As for `register_filter_policy`.
         """
         return cls._register("inputs", name, function, override)
 
@@ -450,7 +448,7 @@ class PolicyRegistry:
             raise DuplicateNameError(f"policy '{name}' is built in", hint="choose another name")
         if name in cls._own[decides] and not override:
             raise DuplicateNameError(
-                f"there is a policy '{name}' already", hint="pass override=True to replace it"
+                f"policy '{name}' already exists", hint="pass override=True to replace it"
             )
         if function is None:
             return partial(cls._register, decides, name, override=override)
@@ -466,9 +464,9 @@ class PolicyRegistry:
         Raises
         ------
         UnknownNameError
-            If there is no policy of that name.
+            If the policy does not exist.
         ConfigError
-            If its parameters are not allowed, or it lacks a method.
+            If its parameters are invalid, or it lacks a method.
         """
         named = config.filter_policy
         factory = cls.get_filter_policy(named) if isinstance(named, str) else named
@@ -487,19 +485,19 @@ class PolicyRegistry:
 
     @classmethod
     def require_known(cls, decides: str, name: str) -> None:
-        """Check that there is a policy of a name, or that a plugin would have it.
+        """Check that a policy exists, or that a known plugin provides it.
 
         Parameters
         ----------
         decides : str
-            The field of a `TracingConfig`.
+            The field of `TracingConfig`.
         name : str
-            The policy.
+            Name of the policy.
 
         Raises
         ------
         UnknownNameError
-            If there is none.
+            If the policy does not exist.
         """
         with suppress(CapabilityError):
             if decides == "filter_policy":
@@ -509,12 +507,12 @@ class PolicyRegistry:
 
     @classmethod
     def make_picker(cls, config: TracingConfig, layout: Layout) -> Picker:
-        """Return what picks the inputs to dump of a call of one definition.
+        """Return the function that selects the inputs to dump from a call of one definition.
 
         Raises
         ------
         UnknownNameError
-            If there is no policy of that name.
+            If the policy does not exist.
         """
         wanted = config.input_dump_policy
         if isinstance(wanted, list):
@@ -534,7 +532,7 @@ class PolicyRegistry:
 
     @classmethod
     def picking(cls, config: TracingConfig) -> Callable[[Inputs], Any]:
-        """Return the function of a dump policy that is not built in, with its settings."""
+        """Return the function of a dump policy that is not built in, bound to its settings."""
         wanted: Any = config.input_dump_policy
         function = cls.get_input_dump_policy(wanted) if isinstance(wanted, str) else wanted
         settings = config.input_dump_policy_kwargs

@@ -1,9 +1,9 @@
 """Turns the calls of one definition into entries.
 
-Whoever calls must not notice that tracing is on. So the function that is told of calls from one
-place is written while the program runs, and holds what can be decided beforehand: which sizes make
-up the key, and where they stand among the arguments of that place. A call like one before it costs
-these sizes and one look-up; only another one is examined.
+Tracing must not slow down the caller noticeably. The function that handles calls from one call site
+is therefore generated at run time, and contains everything that can be decided in advance: which
+sizes form the key, and where they are in the arguments of that call site. A repeated call costs
+reading these sizes and one look-up; only new calls are examined in full.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Args = tuple[Any, ...]
     Kwargs = Optional[Mapping[str, Any]]
     Order = Callable[[Args, Kwargs], Optional[Sequence[Any]]]
-    """Returns all inputs, in declaration order; None for a call that is not of the definition."""
+    """Returns all inputs, in declaration order; None if the call does not match the definition."""
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _ANYTHING = (Exception,)
 
 
 class OtherCallError(Exception):
-    """A call is not one of the definition; the reason is one of few constant texts."""
+    """A call does not match the definition; the reason is one of a few constant texts."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,9 +68,9 @@ class Layout:
     inputs : tuple of Operand
         The inputs, and their `names`.
     places : dict of str to (int, int)
-        Where each variable axis is first seen: position of the input, and dimension.
+        First occurrence of each variable axis: position of the input, and dimension.
     constraints : list of Constraint
-        Those of the definition.
+        The constraints of the definition.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class Layout:
         return f"a{position}.shape[{dimension}]"
 
     def tensors(self, dtypes: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
-        """Return the inputs that are tensors, of some dtypes of torch or all, by name."""
+        """Return the names of the tensor inputs, optionally only of the given torch dtypes."""
         return tuple(
             each.name
             for each in self.inputs
@@ -107,18 +107,18 @@ class Layout:
         Parameters
         ----------
         args : sequence, optional
-            All inputs, in declaration order; None if they could not be found.
+            All inputs, in declaration order; None if they could not be determined.
 
         Returns
         -------
         tuple of (dict, dict)
             Value of each variable axis, in declaration order; and of each scalar, by name. A scalar
-            that is on a GPU is still a tensor there.
+            on a GPU is still a tensor there.
 
         Raises
         ------
         OtherCallError
-            If it is no call of the definition.
+            If it does not match the definition.
         """
         if args is None:
             raise OtherCallError("arguments")
@@ -145,10 +145,10 @@ def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
     assert each.shape is not None
     if not isinstance(value, torch.Tensor):
         raise OtherCallError("not a tensor")
-    # What could not be copied is refused before a policy takes the call for the one of its size:
-    # what comes next may be a real one.
+    # Reject what cannot be copied before a policy counts it as the call of that size: the next call
+    # may be a real one.
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise OtherCallError("tensor subclass")  # of fake, distributed and packed tensors
+        raise OtherCallError("tensor subclass")  # fake, distributed and packed tensors
     if value.layout is not torch.strided:
         raise OtherCallError("not dense")
     if value.is_meta:
@@ -166,16 +166,16 @@ def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
 
 
 def scalar_of(value: Any, kind: type) -> Any:
-    """Return a scalar input as a number of Python; one on a GPU as it is.
+    """Return a scalar input as a Python number; a scalar on a GPU is returned unchanged.
 
     Raises
     ------
     OtherCallError
-        If it is no number, or none of that kind.
+        If it is not a number of that kind.
     """
     if getattr(value, "is_cuda", False) is True and value.numel() == 1:
         return value
-    item = getattr(value, "item", None)  # also of NumPy
+    item = getattr(value, "item", None)  # NumPy scalars have it, too
     try:
         number = value if item is None else item()
         fits = isinstance(number, (bool, int, float))
@@ -193,7 +193,7 @@ def scalar_of(value: Any, kind: type) -> Any:
 
 @dataclass
 class Counters:
-    """What became of the calls of a definition; `docs/reference/tracing.md` says what is what."""
+    """Counts what became of a definition's calls; defined in `docs/reference/tracing.md`."""
 
     duplicates: int = 0  # added to without a lock
     recorded: int = 0
@@ -203,7 +203,7 @@ class Counters:
 
 
 def record_of(parts: Sequence[Counters]) -> dict[str, Any]:
-    """Return the counts of some definitions together, as plain data."""
+    """Return the summed counts of several definitions as plain data."""
     names = ("recorded", "duplicates", "too_large", "errors")
     counts = {name: sum(getattr(each, name) for each in parts) for name in names}
     rejected = sum((each.rejected for each in parts), Counter[str]())
@@ -217,11 +217,11 @@ class Recorder:
     Parameters
     ----------
     owner : TracingRuntime
-        Holds what all recorders share.
+        Holds the state that all recorders share.
     definition : Definition
         The definition.
     config : TracingConfig
-        What is recorded of it.
+        Settings of the definition.
     """
 
     def __init__(
@@ -237,24 +237,24 @@ class Recorder:
         self._kinds = {each.name: each.scalar for each in self.layout.inputs if each.shape is None}
         self._told = False
         self._settles = stays_kept(self.policy)
-        if hasattr(self.policy, "begin"):  # not of users' policies that subclass nothing
+        if hasattr(self.policy, "begin"):  # missing in user policies without a base class
             self.policy.begin(self.layout)
         if isinstance(self.policy, OnlinePolicy):
             self.policy.bound(owner.limits.max_keys)
             self.fast_path = self.policy.fast_path(self.layout)
 
     def note(self, point: Optional[PatchPoint]) -> Note:
-        """Return what is told of calls from `point`, or in the form of the definition.
+        """Return the function that records calls from `point`, or calls in the definition's form.
 
         Parameters
         ----------
         point : PatchPoint, optional
-            Where calls come from. None, or one without a signature: arguments are the definition's.
+            Where calls come from. If None, or without a signature, arguments are the definition's.
 
         Raises
         ------
         ConfigError
-            If no call from there can be one of the definition; the message says why.
+            If no call from there can match the definition; the message says why.
         """
         signature = None if point is None else point.signature
         names = self.layout.names
@@ -295,10 +295,10 @@ class Recorder:
         return opaque(note)
 
     def record(self, args: Args, kwargs: Kwargs, order: Order) -> None:
-        """Take a call that the fast path has not recognised, as it came. Never raises."""
+        """Process a call that the fast path has not recognised. Never raises."""
         owner = self._owner
         with held_back(), owner.lock:
-            if owner.busy:  # copying an input, or a user's policy, has called something traced
+            if owner.busy:  # re-entered: a copy or a user's policy called a traced function
                 return
             owner.busy = True
             try:
@@ -310,9 +310,9 @@ class Recorder:
         owner.relieve()
 
     def fail(self, error: Exception) -> None:
-        """Count a call that is none of the definition, or could not be recorded.
+        """Count a call that does not match the definition, or could not be recorded.
 
-        The first of the latter is logged.
+        The first call that could not be recorded is logged.
         """
         if isinstance(error, OtherCallError):
             self.counters.rejected[error.reason] += 1
@@ -350,7 +350,7 @@ class Recorder:
             owner.write_soon()
 
     def _copies(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of the program's tensors; of scalars that are on a GPU, numbers."""
+        """Return copies of the program's tensors, and numbers for scalars on a GPU."""
         copies: dict[str, Any] = {}
         for name, value in values.items():
             if not is_number(value):
@@ -360,12 +360,12 @@ class Recorder:
         return copies
 
     def settled(self) -> list[WorkloadEntry]:
-        """Return the list of what is kept, if that stays kept; otherwise an empty one."""
+        """Return the kept entries if they are final, otherwise an empty list."""
         found: list[WorkloadEntry] = getattr(self.policy, "entries", []) if self._settles else []
         return found
 
     def drain(self) -> list[WorkloadEntry]:
-        """Return what is kept; what cannot be had, or is not what it should be, is counted."""
+        """Return the kept entries; invalid or unavailable ones are counted as failures."""
         try:
             entries: list[Any] = list(self.policy.drain())
         except _ANYTHING as error:  # a user's policy
@@ -377,21 +377,21 @@ class Recorder:
             for each in entries
             if isinstance(each, WorkloadEntry) and each.def_name == name and type(each.order) is int
         ]
-        for _ in range(len(entries) - len(sound)):  # they must not cost what others have recorded
+        for _ in range(len(entries) - len(sound)):  # they must not affect other entries
             self.fail(ValueError("the policy kept an entry that was not submitted to it"))
         return sound
 
     def settle(self, entry: WorkloadEntry) -> bool:
-        """Copy what a deferred entry refers to, now; return whether that could be done."""
+        """Copy the tensors of a deferred entry now; return whether that succeeded."""
         try:
             entry.cuda_graph_snapshot = self._copies(entry.inputs_to_dump)
-        except _ANYTHING as error:  # its memory is gone, say
+        except _ANYTHING as error:  # for example, its memory is gone
             self.fail(error)
             return False
         return True
 
     def finish(self, entry: WorkloadEntry) -> bool:
-        """Make a deferred entry one that can be written: with the last snapshot, or one of now."""
+        """Make a deferred entry writable, from the last snapshot or from a new copy."""
         if entry.is_deferred:
             if entry.cuda_graph_snapshot is None and not self.settle(entry):
                 return False
@@ -400,18 +400,18 @@ class Recorder:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy on the CPU, which shares nothing with `tensor`.
+    """Return a contiguous copy of `tensor` on the CPU that shares no memory with it.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        Of any device and strides. On a GPU this waits for what its current stream has to do.
+        On any device, with any strides. On a GPU this waits for the current stream.
 
     Raises
     ------
     RuntimeError
-        If its memory has been given back, as sharded training does with ``resize_(0)``: to read it
-        would end the process.
+        If its memory has been freed, as sharded training does with ``resize_(0)``: reading it would
+        crash the process.
     """
     import torch
 
@@ -427,7 +427,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _plain_order(definition: Definition) -> Order:
-    """Return what orders arguments that are inputs, or inputs and outputs, of the definition."""
+    """Return the function that orders arguments given as inputs, or inputs and outputs."""
 
     def order(args: Args, kwargs: Kwargs) -> Optional[Sequence[Any]]:
         try:
@@ -439,7 +439,7 @@ def _plain_order(definition: Definition) -> Order:
 
 
 def _place(signature: Signature, name: str) -> str:
-    """Return Python for an argument; of ``*args`` and ``**kwargs``, for all that is in them."""
+    """Return Python for an argument; for ``*args`` and ``**kwargs``, for all of their contents."""
     kind = signature.parameters[name].kind
     index = list(signature.parameters).index(name)
     if kind is Parameter.KEYWORD_ONLY:

@@ -1,4 +1,4 @@
-"""A dataset that records: what `enable_tracing` starts."""
+"""`TracingRuntime`, which records calls for a dataset; started by `enable_tracing`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 __getattr__ = old_names(__name__)
 
 WRITE_AFTER_S = 1.0
-"""Seconds between two early writings, and before the first; more where writing is slow."""
+"""Minimum seconds between early writes, and before the first; longer if writing is slow."""
 
 _ANYTHING = (Exception,)
 
@@ -45,40 +45,40 @@ _active: Optional[TracingRuntime] = None
 
 
 def active() -> Optional[TracingRuntime]:
-    """Return the runtime that records calls now, or None."""
+    """Return the runtime that is recording calls now, or None."""
     return _active
 
 
 class TracingRuntime:
-    """Records the calls of the definitions of a dataset, while it is active.
+    """Records the calls of a dataset's definitions while it is active.
 
-    One runtime is active at a time: one that starts stops the one before. As a context manager it
-    is active in the body, and whatever it has stopped goes on afterwards.
+    Only one runtime is active at a time: starting one stops the previous one. Used as a context
+    manager, it is active in the body, and the runtime that it stopped resumes afterwards.
 
-    What is kept is written within seconds by a thread, or when the runtime is flushed;
-    `docs/reference/tracing.md` says what is written when.
+    Kept entries are written within seconds by a background thread, or when the runtime is flushed;
+    `docs/reference/tracing.md` gives the details.
 
-    Nothing that goes wrong while calls are recorded or written reaches the program: it is counted
-    in `stats`, and logged once for each definition.
+    Errors while recording or writing never reach the program: they are counted in `stats`, and
+    logged once per definition.
 
     Parameters
     ----------
     trace_set : TraceSet, str or Path, optional
-        The dataset, or its folder; by default that of ``FIB_DATASET_PATH``.
+        The dataset, or its folder; default: ``FIB_DATASET_PATH``.
     config : TracingConfig, TracingConfigRegistry or mapping of str to TracingConfig, optional
-        Settings for all definitions, or for each. Default: `get_default_configs`.
+        Settings for all definitions, or by name. Default: `get_default_configs`.
     limits : TracingLimits, optional
-        How much memory may be used.
+        Memory limits.
     store : optional
-        Takes entries in place of the dataset's own store: has ``add(entries)``, which returns what
-        became of them, an `Added`. It is called in any thread, one at a time.
+        Receives entries instead of the dataset's own store. Its method ``add(entries)`` returns an
+        `Added`. It may be called from any thread, by one at a time.
 
     Raises
     ------
     DatasetNotFoundError
-        If there is no such dataset.
+        If the dataset does not exist.
     ConfigError, UnknownNameError
-        If the settings are something else, or name a policy or an input that does not exist.
+        If the settings are invalid, or name a policy or an input that does not exist.
     """
 
     @old_parameters
@@ -115,7 +115,7 @@ class TracingRuntime:
         flush_at_exit(self)
 
     def _check(self) -> None:
-        """Have mistakes in the settings show now, and not in a log during the run."""
+        """Report mistakes in the settings now rather than in a log during the run."""
         for config in {id(each): each for each in self._names.values()}.values():
             try:
                 self.policies.make_filter_policy(config)
@@ -138,10 +138,10 @@ class TracingRuntime:
                 )
 
     def _begin(self) -> None:
-        """Have nothing in memory, and nobody at work."""
-        # Held while a call is recorded, not while anything is written.
+        """Reset to the initial state: nothing in memory, no thread running."""
+        # Held while a call is recorded, but not while entries are written.
         self.lock = threading.RLock()
-        self.busy = False  # whether a call is being recorded; under the lock
+        self.busy = False  # whether a call is being recorded; guarded by the lock
         self._waiting: list[WorkloadEntry] = []
         self._emptied()
         self._write_lock = threading.RLock()
@@ -149,13 +149,13 @@ class TracingRuntime:
         self._told: set[bool] = set()
         self._totals = Counter(written=0, known=0, lost=0)
         self._reported = Counter(self._totals)
-        self._has_writer = False  # whether there is a thread that writes early; under the lock
+        self._has_writer = False  # whether the early writer thread runs; guarded by the lock
         self._store = Store(self.root, self.definitions) if self._given is None else self._given
 
     def _emptied(self) -> None:
         self._entries = self._nbytes = 0
         self._deferred: list[WorkloadEntry] = []
-        self._fresh = False  # whether there is anything new for the thread that writes early
+        self._fresh = False  # whether the early writer thread has new entries
 
     def __repr__(self) -> str:
         return f"<TracingRuntime of {str(self.root)!r}>"
@@ -170,11 +170,11 @@ class TracingRuntime:
 
     @property
     def is_active(self) -> bool:
-        """Whether it has been started, and neither stopped nor replaced."""
+        """Whether the runtime has been started, and neither stopped nor replaced."""
         return _active is self
 
     def start(self) -> TracingRuntime:
-        """Become the active runtime; the one that was is stopped. Nothing happens if it is."""
+        """Make this the active runtime and stop the previous one; does nothing if it is active."""
         global _active
         with _lock:
             before = _active
@@ -182,7 +182,7 @@ class TracingRuntime:
                 return self
             if before is not None:
                 before.stop()
-                if not before._entered:  # it will give nothing back
+                if not before._entered:  # it will not be resumed
                     before._replaced = None
             self._replaced = before
             _active = self
@@ -190,12 +190,12 @@ class TracingRuntime:
         return self
 
     def stop(self) -> None:
-        """Be active no more, and write what was recorded. Nothing happens if it is not active.
+        """Stop recording and write what was recorded; does nothing if the runtime is not active.
 
         Raises
         ------
         RuntimeError
-            If another has been started since, and not been stopped.
+            If another runtime has been started since and is still active.
         """
         global _active
         with _lock:
@@ -210,7 +210,7 @@ class TracingRuntime:
                     )
                 return
             _active = None
-            # Another thread may start it again while this one still writes: that is not undone.
+            # Another thread may restart it while this one still writes; leave that alone.
             end, self._end = self._end, None
             if end is not None:
                 end()
@@ -223,7 +223,7 @@ class TracingRuntime:
     def __exit__(self, *error: object) -> None:
         was_active, before = self.is_active, self._replaced
         self._replaced, self._entered = None, False
-        if was_active:  # else another was started in the body, and still is
+        if was_active:  # otherwise another runtime, started in the body, is active
             self.stop()
         if was_active and before is not None:
             outer = before._replaced
@@ -233,15 +233,15 @@ class TracingRuntime:
     # ------------------------------------------------------------------------------- calls
 
     def names(self) -> Collection[str]:
-        """Return the definitions whose calls are recorded."""
+        """Return the names of the definitions whose calls are recorded."""
         return self._names
 
     def definition(self, name: str) -> Optional[Definition]:
-        """Return one of the dataset's definitions, if there is one of that name."""
+        """Return the dataset's definition of that name, or None."""
         return self.definitions.get(name)
 
     def watch(self, name: str, point: Optional[PatchPoint]) -> Optional[Note]:
-        """Return what is told of calls of a definition that come from one place, or None."""
+        """Return the function that handles calls of a definition from one call site, or None."""
         try:
             return self._recorder(name).note(point)
         except _ANYTHING as error:
@@ -256,14 +256,14 @@ class TracingRuntime:
         args: Any = (),
         kwargs: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        """Record one call, whether the runtime is active or not. Never raises.
+        """Record one call, whether or not the runtime is active. Never raises.
 
         Parameters
         ----------
         def_name : str
-            The definition.
+            Name of the definition.
         args : mapping or sequence
-            The inputs by name; or by position, with or without the outputs behind them.
+            The inputs by name; or by position, optionally followed by the outputs.
         kwargs : mapping, optional
             Further inputs by name.
         """
@@ -280,13 +280,13 @@ class TracingRuntime:
         else:
             try:
                 given = tuple(args)
-            except _ANYTHING:  # nothing that can be listed, or it fails itself
+            except _ANYTHING:  # not iterable, or iterating it fails
                 self._recorder(def_name).fail(OtherCallError("arguments"))
             else:
                 note(given, kwargs)  # type: ignore[arg-type]
 
     def _recorder(self, name: str) -> Recorder:
-        """Return the recorder of a definition, one of `names`."""
+        """Return the recorder of a definition in `names`."""
         with held_back(), self.lock:
             if name not in self._made:
                 self._made[name] = Recorder(self, self.definitions[name], self._names[name])
@@ -303,11 +303,11 @@ class TracingRuntime:
 
     @contextmanager
     def cuda_graph_scope(self) -> Iterator[None]:
-        """Copy no inputs of the calls that this thread makes in the body.
+        """Defer copying the inputs of calls that this thread makes in the body.
 
-        References are kept instead. They are read by `snapshot_graph_tensors`, after the graph has
-        been replayed, or else when entries are written. The same holds, without a scope, while a
-        stream is really being captured.
+        References are kept instead. They are read by `snapshot_graph_tensors` after the graph has
+        been replayed, or otherwise when entries are written. Without a scope, the same applies
+        while a stream is being captured.
         """
         self._scope.depth = getattr(self._scope, "depth", 0) + 1
         try:
@@ -316,16 +316,16 @@ class TracingRuntime:
             self._scope.depth -= 1
 
     def deferring(self) -> bool:
-        """Return whether copies must wait, as a CUDA graph is captured."""
+        """Return whether copies must be deferred because a CUDA graph is being captured."""
         return getattr(self._scope, "depth", 0) > 0 or is_capturing()
 
     def snapshot_graph_tensors(self) -> int:
-        """Copy now what the calls of CUDA graphs refer to; a later snapshot replaces an earlier.
+        """Copy the tensors of deferred calls now; a later snapshot replaces an earlier one.
 
         Returns
         -------
         int
-            For how many entries that was done; 0 while a stream is being captured.
+            Number of entries copied; 0 while a stream is being captured.
         """
         if is_capturing():
             return 0
@@ -337,13 +337,13 @@ class TracingRuntime:
     # ------------------------------------------------------------------------------ writing
 
     def flush(self) -> dict[str, int]:
-        """Write what is kept. Never raises an `Exception`.
+        """Write all kept entries. Never raises an `Exception`.
 
         Returns
         -------
         dict of str to int
-            ``entries`` that were to be written since the last time, and what became of them:
-            ``written``, ``known`` to the dataset already, ``lost``.
+            ``entries`` to be written since the last flush, and how they ended: ``written``,
+            ``known`` (in the dataset already), ``lost``.
         """
         self._write(last=True)
         with held_back(), self._write_lock:
@@ -352,7 +352,7 @@ class TracingRuntime:
         return {"entries": sum(new.values()), **new}
 
     def took(self, entry: WorkloadEntry, displaced: Optional[WorkloadEntry]) -> None:
-        """Note that an entry is held now, perhaps in the place of another."""
+        """Account for a new entry and the entry it displaced, if any."""
         self._count([entry], 1)
         if entry.is_deferred:
             self._deferred.append(entry)
@@ -360,19 +360,19 @@ class TracingRuntime:
             self._count([displaced], -1)
 
     def relieve(self) -> None:
-        """Write everything if it is too much."""
+        """Write everything if a limit is exceeded."""
         if self._entries >= self.limits.max_entries or self._nbytes >= self.limits.max_bytes:
             self._write()
 
     def write_soon(self) -> None:
-        """Have what stays kept written by a thread; the lock is held.
+        """Have a thread write the final entries; the caller holds the lock.
 
-        The thread ends when nothing has come for a while.
+        The thread ends after a period without new entries.
         """
         self._fresh = True
         if not self._has_writer:
             writer = threading.Thread(target=self._write_early, name="fib-tracing", daemon=True)
-            with suppress(RuntimeError):  # no more threads, as when the interpreter ends
+            with suppress(RuntimeError):  # no new threads at interpreter shutdown
                 writer.start()
                 self._has_writer = True
 
@@ -388,14 +388,14 @@ class TracingRuntime:
                     self._fresh = False
                 start = time.monotonic()
                 self._write(early=True)
-                # At most a tenth of the time: a file of many workloads is read each time.
+                # Write for at most 10 % of the time: each write reads the whole workload file.
                 delay = max(WRITE_AFTER_S, 9 * (time.monotonic() - start))
-        except BaseException:  # the next call that is kept starts another one
+        except BaseException:  # the next kept call starts a new thread
             self._has_writer = False
             raise
 
     def _drain_early(self) -> list[WorkloadEntry]:
-        """Return what stays kept and refers to nothing of the program: no device is touched."""
+        """Return final entries that hold no tensors of the program, without touching a device."""
         ready = []
         with self.lock:
             for held in [self._waiting, *(each.settled() for each in self._made.values())]:
@@ -409,14 +409,14 @@ class TracingRuntime:
         self._nbytes += sign * sum(entry.nbytes() for entry in entries)
 
     def _drain(self, *, last: bool) -> list[WorkloadEntry]:
-        """Return what is kept, ready to be written, in the order of the calls.
+        """Return the kept entries, ready to be written, in call order.
 
-        Entries of CUDA graphs that cannot be read now, or need not yet, are kept for the next time.
+        Entries of CUDA graphs that cannot be read now, or need not be yet, stay for the next time.
 
         Parameters
         ----------
         last : bool
-            Whether they are read although nobody has asked for a snapshot of them.
+            Whether to read them even if no snapshot has been requested.
         """
         with held_back(), self.lock:
             entries = [*self._waiting]
@@ -436,9 +436,9 @@ class TracingRuntime:
             return ready
 
     def _write(self, *, last: bool = False, early: bool = False) -> None:
-        """Write in one thread at a time; see `_drain`, and of early writing `_drain_early`."""
+        """Write in one thread at a time; see `_drain`, and `_drain_early` for early writing."""
         with held_back(), self._write_lock:
-            if self._writing:  # a signal's handler, or what writing has called
+            if self._writing:  # re-entered from a signal handler or from writing itself
                 return
             self._writing = True
             try:
@@ -451,7 +451,7 @@ class TracingRuntime:
     def _add(self, entries: list[WorkloadEntry], *, early: bool) -> Added:
         try:
             added: Added = self._store.add(entries)
-            added.counts()  # of a store that says nothing all are lost
+            added.counts()  # without a valid answer of the store all are lost
         except _ANYTHING as error:
             added = Added(lost=len(entries), problem=error)
         again = added.again if early else ()
@@ -468,7 +468,7 @@ class TracingRuntime:
         return added._replace(lost=added.lost - len(again))
 
     def stats(self) -> dict[str, Any]:
-        """Return what became of all calls, as plain data, with ``definitions`` one by one."""
+        """Return the outcome counts of all calls as plain data, with ``definitions`` one by one."""
         counters = {name: made.counters for name, made in list(self._made.items())}
         return {
             **record_of(list(counters.values())),
@@ -480,9 +480,9 @@ class TracingRuntime:
         }
 
     def after_fork(self) -> None:
-        """Work in a forked child: what its parent has recorded is the parent's to write.
+        """Reset in a forked child: entries recorded by the parent are written by the parent.
 
-        What has been seen is remembered. Another thread of the parent may have been at work.
+        Seen keys are kept. Other threads of the parent may have been running at the fork.
         """
         self._begin()
         for recorder in self._made.values():
@@ -490,7 +490,7 @@ class TracingRuntime:
 
 
 def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]:
-    """Return folder and definitions of a dataset."""
+    """Return the folder and the definitions of a dataset."""
     root = getattr(trace_set, "root", None)
     if trace_set is not None and not isinstance(trace_set, (str, os.PathLike)):
         if root is None:
@@ -505,7 +505,7 @@ def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]
         raise DatasetNotFoundError(
             f"no dataset: {path} {what}", hint="name a dataset folder, or set FIB_DATASET_PATH"
         )
-    # Absolute: the program may go to another folder before anything is written.
+    # Absolute: the program may change its working directory before anything is written.
     path = path.absolute()
     problems = Problems("collect")
     definitions = load_definitions(path, problems)

@@ -1,14 +1,14 @@
-"""Writing what is still in memory when a process ends: at its exit and, where asked, on signals.
+"""Write what is still in memory when a process ends: at exit and, optionally, on signals.
 
-``atexit`` covers a program that ends by itself, and one that was forked with ``os.fork`` and leaves
-by ``sys.exit``. A worker of `multiprocessing` leaves by ``os._exit``, which runs no such functions,
-but it runs its own finalizers, so that ours is one of them. What ends by ``os._exit``, SIGKILL or a
-SIGTERM that nobody handles keeps what the thread of `TracingRuntime.write_soon` has written.
+``atexit`` covers programs that end normally, and processes forked with ``os.fork`` that end with
+``sys.exit``. A `multiprocessing` worker ends with ``os._exit``, which skips ``atexit`` functions,
+but it runs its own finalizers, and ours is registered as one of them. A process that ends by
+``os._exit``, SIGKILL or an unhandled SIGTERM keeps only what the thread of
+`TracingRuntime.write_soon` has written.
 
-`install_signal_handlers` adds SIGTERM and Ctrl-C. The handler writes everything and then does what
-would have been done without it: it calls the program's own handler, or lets the signal end the
-process. A signal that is ignored stays ignored. A program that sets a handler of its own later
-replaces ours; it may call it, as any other.
+`install_signal_handlers` adds SIGTERM and Ctrl-C. The handler writes everything and then continues
+as without it: it calls the program's own handler, or lets the signal end the process. An ignored
+signal stays ignored. If the program later sets its own handler, it replaces ours, and may call it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 FLUSH_TIMEOUT_S = 10.0
-"""Seconds that writing may take before a signal goes its way."""
+"""Seconds allowed for writing before the signal takes effect."""
 
 _FINALIZER_PRIORITY = 50  # before the queues and pools of a worker, which have 10 at most
 
@@ -47,9 +47,9 @@ _registered = False
 
 
 def flush_at_exit(target: TracingRuntime) -> None:
-    """Have `target` flushed before this process ends, also if it is a worker that is forked later.
+    """Register `target` to be flushed when this process or a worker forked from it ends.
 
-    In a forked process it is flushed there, too: what it writes must be that process's own.
+    In a forked process only entries recorded there are written.
     """
     global _registered
     _flushed[id(target)] = target
@@ -57,7 +57,7 @@ def flush_at_exit(target: TracingRuntime) -> None:
         return
     _registered = True
     atexit.register(flush_all)
-    # A forked worker drops all finalizers of its parent when it starts.
+    # A forked worker discards its parent's finalizers when it starts.
     multiprocessing.util.register_after_fork(flush_all, _finalize)
     if multiprocessing.parent_process() is not None:
         _finalize()
@@ -68,7 +68,7 @@ def _finalize(_: object = None) -> None:
 
 
 def runtimes() -> list[TracingRuntime]:
-    """Return all runtimes that there are."""
+    """Return all existing runtimes."""
     found = [reference() for reference in _flushed.valuerefs()]
     return [each for each in found if each is not None]
 
@@ -94,14 +94,14 @@ _flushing_pid = 0
 
 
 class _Handler:
-    """Our handler of one signal, and the one that was there before."""
+    """Our handler of one signal, and the handler it replaced."""
 
     def __init__(self, previous: Union[Callable[..., Any], signal.Handlers, int]) -> None:
         self.previous = previous
         self.active = True
 
     def __call__(self, number: int, frame: Union[FrameType, None]) -> None:
-        if getattr(_hold, "depth", 0):  # in the middle of writing: come again when that is done
+        if getattr(_hold, "depth", 0):  # writing is in progress: raise the signal again afterwards
             _waiting.append((self, number, frame))
             return
         if self.active:
@@ -114,17 +114,17 @@ class _Handler:
 
 
 def _flush_in_time() -> None:
-    """Write, unless that is being done already: a second Ctrl-C is in a hurry."""
+    """Write unless a write is in progress: a second Ctrl-C should not wait."""
     global _flushing_pid
-    if _flushing_pid == os.getpid():  # that of a parent says nothing
+    if _flushing_pid == os.getpid():  # a parent's flag does not apply here
         return
     _flushing_pid = os.getpid()
     try:
-        # Not in this thread: it may have been interrupted while it held a lock that writing needs.
+        # Not in this thread: it may have been interrupted while holding a lock that writing needs.
         thread = threading.Thread(target=flush_all, name="fib-tracing-flush", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is ending: there are no new threads any more
+        except RuntimeError:  # no new threads during interpreter shutdown
             flush_all()
             return
         thread.join(FLUSH_TIMEOUT_S)
@@ -136,9 +136,9 @@ def _flush_in_time() -> None:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Let our handlers wait until the end of this block, which is to be a short one.
+    """Postpone our signal handlers until the end of this block, which should be short.
 
-    The program's own handlers then run late, too, but they are never run in between.
+    The program's own handlers are delayed as well, but never run inside the block.
     """
     depth = getattr(_hold, "depth", 0)
     _hold.depth = depth + 1
@@ -155,13 +155,13 @@ def held_back() -> Iterator[None]:
 def install_signal_handlers(
     signals: Iterable[int] = DEFAULT_SIGNALS,
 ) -> Callable[[], None]:
-    """Write what is in memory when one of these signals arrives; then go on as without us.
+    """Write what is in memory when one of these signals arrives, then handle it as before.
 
     Parameters
     ----------
     signals : iterable of int
-        The signals. Those that are ignored, or handled outside Python, are left alone; for those
-        that are handled by us already nothing changes.
+        The signals. Signals that are ignored, or handled outside Python, are left alone; signals
+        that are already handled by us are unchanged.
 
     Returns
     -------
@@ -171,8 +171,8 @@ def install_signal_handlers(
     Raises
     ------
     ConfigError
-        If this is not the main thread, where alone Python lets handlers be set, or a signal cannot
-        be handled.
+        If this is not the main thread, which Python requires for setting handlers, or a signal
+        cannot be handled.
     """
     _require_main_thread()
     for number in signals:
@@ -190,10 +190,10 @@ def install_signal_handlers(
 
 
 def uninstall_signal_handlers() -> None:
-    """Put the handlers back that were there before.
+    """Restore the previous handlers.
 
-    Where the program has set one of its own since, it stays; ours, which it may call, then only
-    calls the one before.
+    If the program has set its own handler since, that handler stays; ours, which it may still call,
+    then only calls the previous one.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Where recorded workloads go: a dataset that other processes write to, too.
+"""Writes recorded workloads to a dataset that other processes may write to as well.
 
-A workload's uuid is derived from its content: the definition, the axes and the inputs, where the
-tensors count by the digest in the name of their file. So the ranks of a tensor-parallel engine, and
-a program that is started again, arrive at the same uuid and do not add the same workload twice.
-What one process records several times on purpose (``keep_all``) is told apart by an ordinal.
+A workload's uuid is derived from its content: the definition, the axes and the inputs, with tensors
+represented by the digest in their file name. The ranks of a tensor-parallel engine, and a restarted
+program, therefore compute the same uuid and do not add the same workload twice. Intentional
+repetitions within one process (``keep_all``) are distinguished by an ordinal.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
     from flashinfer_bench.tracing.policies import WorkloadEntry
 
 LOCK_TIMEOUT_S = 10.0
-"""Seconds to wait for other tracers of the same definition; a dead one holds no lock."""
+"""Seconds to wait for other tracers of the same definition; a dead process holds no lock."""
 
 NAMESPACE = uuid.UUID("5b1c1f0e-6d0f-5d5c-9a55-0c5bb3ee3b3f")
 """Namespace (RFC 9562, section 5.5) of the uuids of recorded workloads. Never change it."""
 
 _MOST_COUNTED = 1 << 17
-"""Distinct contents whose number of occurrences a process remembers (about 15 MB).
+"""Number of distinct contents whose occurrences a process counts (about 15 MB).
 
-Beyond it counting begins anew; a repetition then passes for known and is not written once more.
+Beyond it counting restarts; a repetition then counts as known and is not written again.
 """
 
 
 class Added(NamedTuple):
-    """What became of entries.
+    """The outcome of writing entries.
 
     Parameters
     ----------
     written : int
-        New workloads.
+        Number of new workloads.
     known : int
-        Entries that the dataset has already.
+        Number of entries that the dataset already has.
     lost : int
-        Entries that could not be stored.
+        Number of entries that could not be stored.
     problem : Exception, optional
-        What the first of these failed with.
+        Error of the first lost entry.
     again : tuple of WorkloadEntry
-        Those of the lost that may be stored another time: when a disk is full, or a lock is held.
+        Lost entries that can be retried, because a disk was full or a lock was held.
     """
 
     written: int = 0
@@ -72,14 +72,14 @@ class Added(NamedTuple):
     again: tuple[WorkloadEntry, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Return how many became what."""
+        """Return the number of entries per outcome."""
         return {"written": self.written, "known": self.known, "lost": self.lost}
 
 
 def tracing_lock(path: Path) -> Path:
-    """Return the file whose lock tracers hold while they look a workload up and add it.
+    """Return the lock file that tracers hold while they look up and add a workload.
 
-    It is not that of the file of workloads, which each append takes for itself.
+    This is not the lock of the workload file, which each append takes itself.
     """
     return path.with_name(f"{path.name}.tracing")
 
@@ -94,7 +94,7 @@ def content_key(definition: str, axes: Mapping[str, int], inputs: Mapping[str, I
     axes : mapping of str to int
         Value of each variable axis; their order does not matter.
     inputs : mapping of str to InputSpec
-        How each input comes about; tensors by the name of a file that names its content.
+        Source of each input; a tensor is represented by a file name that identifies its content.
     """
     specs: dict[str, Any] = {name: spec.model_dump(mode="json") for name, spec in inputs.items()}
     return json.dumps([definition, dict(axes), specs], sort_keys=True, separators=(",", ":"))
@@ -108,7 +108,7 @@ def workload_uuid(key: str, ordinal: int) -> str:
     key : str
         From `content_key`.
     ordinal : int
-        How often this process has recorded the same content before.
+        How many times this process has already recorded the same content.
     """
     return str(uuid.uuid5(NAMESPACE, f"{key}#{ordinal}"))
 
@@ -119,7 +119,7 @@ class Store:
     Parameters
     ----------
     root : Path
-        Folder of the dataset. It must exist: the store never makes it, also not again.
+        Folder of the dataset. It must exist: the store never creates or recreates it.
     definitions : mapping of str to Definition
         By name.
     """
@@ -128,12 +128,12 @@ class Store:
         self.root = root
         self.definitions = definitions
         self._counts: Counter[str] = Counter()
-        # Reading all definitions takes far longer than asking whether a file of them has changed.
+        # Checking files for changes is far faster than reading all definitions again.
         self._stamps: Any = None
         self._current: Mapping[str, Definition] = {}
 
     def add(self, entries: Sequence[WorkloadEntry]) -> Added:
-        """Write entries durably; what fails, for whatever reason, costs only itself."""
+        """Write entries durably; a failing entry does not affect the others."""
         groups: dict[str, list[WorkloadEntry]] = {}
         for entry in entries:
             groups.setdefault(entry.def_name, []).append(entry)
@@ -149,7 +149,7 @@ class Store:
                 for entry in group:
                     try:
                         drafts.append(self._draft(definition, entry))
-                    except Exception as error:  # noqa: BLE001 - a foreign program's tensors
+                    except Exception as error:  # noqa: BLE001 - tensors of the traced program
                         left.remove(entry)
                         failed.append((entry, error))
                 new = self._append(path, name, drafts)
@@ -162,9 +162,9 @@ class Store:
         return Added(written, known, len(failed), problem, tuple(again))
 
     def _definition(self, name: str) -> Definition:
-        """Return a definition; refuse one whose calls would be none of that in the dataset by now.
+        """Return a definition; raise if its interface in the dataset has changed.
 
-        One that is in no file, or in one that cannot be read, is taken as it is.
+        A definition whose file is missing or unreadable is used as it is.
         """
         definition = self.definitions.get(name)
         if definition is None:
@@ -187,7 +187,7 @@ class Store:
         return definition
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder of the dataset, but never the dataset: who deletes one wants it gone."""
+        """Create a folder in the dataset, but never the dataset: its deletion is intentional."""
         if not self.root.is_dir():
             hint = "recreate the folder, or stop tracing"
             raise StorageError(f"{self.root}: the dataset does not exist (any more)", hint=hint)
@@ -197,9 +197,9 @@ class Store:
             raise storage_error(folder, error) from error
 
     def _draft(self, definition: Definition, entry: WorkloadEntry) -> _Draft:
-        """Make a workload of an entry, and write its tensors.
+        """Make a workload from an entry, and write its tensors.
 
-        Not under the lock: what equals another rank's tensors has the same name, and content.
+        No lock is needed: equal tensors of another rank have the same file name and content.
         """
         values = entry.values()
         tensors = {
@@ -210,7 +210,7 @@ class Store:
         path, data, reference = None, b"", ""
         if tensors:
             data = serialize_tensors(tensors)  # type: ignore[arg-type]
-            # 128 bits, so that no two of a dataset ever agree.
+            # 128 bits, so that collisions in a dataset are negligible.
             digest = hashlib.blake2b(data, digest_size=16).hexdigest()
             path = layout.blob_file(self.root, definition.op_type, definition.name, digest)
             reference = f"./{path.relative_to(self.root).as_posix()}"
@@ -229,7 +229,7 @@ class Store:
         return draft
 
     def _append(self, path: Path, name: str, drafts: Sequence[_Draft]) -> int:
-        """Append the workloads that the file does not have; return their number."""
+        """Append the workloads that the file does not have yet; return their number."""
         if not drafts:
             return 0
         with locked(tracing_lock(path), LOCK_TIMEOUT_S):
@@ -243,11 +243,11 @@ class Store:
                 found = workload_uuid(one.key, ordinal)
                 if found in known:
                     continue
-                one.write_tensors()  # a clean-up may have taken them for some that nobody needs
+                one.write_tensors()  # a clean-up may have removed them as unused
                 workload = Workload(axes=one.axes, inputs=one.inputs, uuid=found)
                 new[found] = Trace(definition=name, workload=workload)
             append_jsonl_file(list(new.values()), path)
-        # Only now: what could not be written is not counted.
+        # Only now, so that failed writes are not counted.
         if len(self._counts) + len(seen) > _MOST_COUNTED:
             self._counts.clear()
         self._counts.update(seen)
@@ -260,7 +260,7 @@ def _shape(definition: Definition) -> Any:
 
 
 class _Draft(NamedTuple):
-    """A workload without its uuid; the name of its file of tensors is a digest of its content."""
+    """A workload without uuid; its tensor file is named after a digest of its content."""
 
     key: str
     axes: dict[str, int]
@@ -269,17 +269,17 @@ class _Draft(NamedTuple):
     data: bytes
 
     def write_tensors(self) -> None:
-        """Make sure that the file of tensors is there; one with the same content is used again."""
+        """Ensure that the tensor file exists; a file with the same content is reused."""
         if self.path is None:
             return
         try:
-            there = self.path.stat().st_size == len(self.data)  # its name vouches for the rest
+            there = self.path.stat().st_size == len(self.data)  # its name identifies the content
         except OSError:
             there = False
         if not there:
             replace_file(self.path, self.data)
             return
-        # A file that was left over becomes a young one, which no clean-up takes away.
+        # Refresh the age of a leftover file, so that no clean-up removes it.
         with contextlib.suppress(OSError):
             os.utime(self.path)
 
@@ -296,7 +296,7 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def _uuids_in(path: Path) -> set[str]:
-    """Return the uuids of the workloads in a file; other lines are passed over."""
+    """Return the uuids of the workloads in a file; other lines are ignored."""
     uuids: set[str] = set()
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""Checking a dataset: is it sound, and can it be benchmarked? Nothing of it is run or changed."""
+"""Checks of datasets, which run nothing and change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checks are shown, and what they say: places and findings."""
+"""Inputs and results of checks: contents, records, places and findings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Severity(str, Enum):
-    """How bad a finding is.
+    """Severity of a finding.
 
-    What has an error cannot be used as it is; what has a warning can, but look at it. A note tells
-    of what a sound dataset may lack, and never counts.
+    A record with an error cannot be used; one with a warning can, but is probably wrong. A note is
+    about optional content, and never affects the exit code.
     """
 
     ERROR = "error"
@@ -30,12 +30,12 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or looks wrong.
+    """One problem, or possible problem, of a dataset.
 
     Parameters
     ----------
     severity : Severity
-        How bad it is.
+        Its severity.
     check : str
         Name of the check that found it.
     path : Path
@@ -60,13 +60,13 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """The place as ``file:line: field``, as far as it is known."""
+        """The place as ``file:line: field``; unknown parts are left out."""
         place = Place(self.check, self.path, self.line).where
         return f"{place}: {self.field}" if self.field else place
 
 
 class Place(NamedTuple):
-    """Where in a dataset a check is looking; makes findings about it.
+    """A place in a dataset, with methods that make findings about it.
 
     Attributes
     ----------
@@ -88,32 +88,32 @@ class Place(NamedTuple):
         return str(self.path) if self.line is None else f"{self.path}:{self.line}"
 
     def error(self, message: str, field: str = "", hint: Optional[str] = None) -> Finding:
-        """Make a finding about something that cannot be used."""
+        """Return a finding about something that cannot be used."""
         return Finding(Severity.ERROR, *self[:2], message, self.line, field or None, hint)
 
     def warning(self, message: str, field: str = "", hint: Optional[str] = None) -> Finding:
-        """Make a finding about something that should be looked at."""
+        """Return a finding about something that is probably wrong."""
         return Finding(Severity.WARNING, *self[:2], message, self.line, field or None, hint)
 
     def note(self, message: str, field: str = "", hint: Optional[str] = None) -> Finding:
-        """Make a finding about what sound datasets may lack."""
+        """Return a finding about optional content."""
         return Finding(Severity.NOTE, *self[:2], message, self.line, field or None, hint)
 
     def refused(self, error: DataError) -> Finding:
-        """Make a finding of what the data layer refuses."""
+        """Return a finding for an error of the data layer."""
         at = self._replace(line=self.line or error.line)
         return at.error(error.message, error.field or "", error.hint)
 
 
 class Record(NamedTuple):
-    """A workload or trace, and the place of its line."""
+    """A workload or trace, with its place."""
 
     trace: Trace
     place: Place
 
 
 class SolutionHead(NamedTuple):
-    """What other records can say about a solution."""
+    """The fields of a solution that other records refer to."""
 
     name: str
     definition: str
@@ -121,14 +121,14 @@ class SolutionHead(NamedTuple):
 
 
 class TraceHead(NamedTuple):
-    """What is kept of a workload or trace, to be compared with others.
+    """The fields of a workload or trace that are compared with others.
 
     Attributes
     ----------
     definition : str
         Name of the definition.
     uuid : str
-        The workload's.
+        Uuid of the workload.
     solution : str or None
         Name of the solution; None for a workload.
     mark : str
@@ -142,10 +142,10 @@ class TraceHead(NamedTuple):
 
     @classmethod
     def of(cls, trace: Trace) -> TraceHead:
-        """Return what is kept of a workload or trace."""
+        """Return the head of a workload or trace."""
         run, content = trace.evaluation, trace.workload
         if run is not None:
-            mark: str = run.status  # one object for all that have it
+            mark: str = run.status  # an enum member, so that no text is stored
         else:
             mark = json.dumps(content.model_dump(mode="json"), sort_keys=True)
         return cls(trace.definition, content.uuid, trace.solution, mark)
@@ -153,19 +153,18 @@ class TraceHead(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What all checks need at hand.
+    """The contents of a dataset, as checks get them.
 
     Parameters
     ----------
     root : Path
         The dataset.
     definition_files, solution_files : tuple of (Definition or SolutionHead, Place)
-        Every readable file, duplicates included.
+        All readable files, including duplicates.
     traces : tuple of (TraceHead, Place)
-        Every readable workload and trace, in the order of files and lines, where records are read.
+        All readable workloads and traces, by file and line; empty if no check needs them.
     unread : frozenset of str
-        Names of the definitions whose files cannot be read, which are reported once for all that
-        depends on them.
+        Names of the definitions whose files cannot be read; they are not reported as missing.
     """
 
     root: Path
@@ -176,7 +175,7 @@ class Contents:
 
     @cached_property
     def definitions(self) -> dict[str, Definition]:
-        """The definitions by name; of duplicates the first, as readers take it."""
+        """The definitions by name; of duplicates the first, like readers."""
         return {one.name: one for one, _ in reversed(self.definition_files)}
 
     @cached_property
@@ -186,20 +185,20 @@ class Contents:
 
 
 class RecordCheck(NamedTuple):
-    """A check that is shown records one by one, maybe in another process.
+    """A check that gets records one by one, possibly in another process.
 
     Attributes
     ----------
     visit : function
-        Yields what is wrong with one workload or trace alone. It is called with the record and the
-        contents of the dataset, which have no traces yet.
+        Called with each workload or trace, and the contents of the dataset without traces; yields
+        findings about this record.
     combine : function
-        Yields what it takes all records to find out, from the contents of the dataset.
+        Called with the contents of the dataset; yields findings that depend on several records.
     solution : function
-        Yields what is wrong with one solution alone. It is called with it and its place.
+        Called with each solution and its place; yields findings about it.
     file : function
-        Yields what is wrong with the text of one file, which may not even be valid. It is called
-        with its full path and its place, whose ``check`` is the folder that it is in.
+        Called with the full path of each file, valid or not, and its place, whose ``check`` is the
+        name of the folder; yields findings about the text.
     """
 
     visit: Callable[[Record, Contents], Iterator[Finding]] = lambda *_: iter(())

@@ -1,13 +1,15 @@
-"""Running the checks of all layers over a dataset, in one process or in several."""
+"""Running the checks of all layers on a dataset, in one process or in several."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import re
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import CheckSpec, Registered
 
 _LAYERS = ("layout", "definition", "workload", "solution", "trace")
-_KEPT = ("definition_files", "solution_files", "traces")  # of `Contents`, as they are read
+_KEPT = ("definition_files", "solution_files", "traces")  # fields of `Contents`, in reading order
 _MOST_JOBS = 8
-_WORTH = 128 << 20  # below so many bytes, starting processes takes longer than they save
+_WORTH = 128 << 20  # bytes; starting processes pays off only above
+_key_names = re.compile(rb'"[^"\\]+" *:').findall
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,9 @@ class ValidationReport:
     findings : tuple of Finding
         In the order of the checks.
     counts : dict of str to int
-        How much of what was looked at.
+        Numbers of checked definitions, solutions, workloads and traces.
     layers : tuple of str
-        What was looked at: the layers whose findings these are.
+        The layers that were checked.
     """
 
     root: Path
@@ -74,7 +77,7 @@ class ValidationReport:
 
 
 def known_checks() -> dict[str, Registered[CheckSpec]]:
-    """Return the registered checks by name, in the order in which their findings are told."""
+    """Return the registered checks by name, in the order of their findings."""
     return {entry.name: entry for entry in default_catalog().checks}
 
 
@@ -89,10 +92,10 @@ def known_layers() -> dict[str, tuple[str, ...]]:
 def validate_dataset(
     root: Union[str, Path], layers: Optional[Iterable[str]] = None, *, jobs: Optional[int] = 1
 ) -> ValidationReport:
-    """Check a dataset without changing it and without running anything of it.
+    """Check a dataset without changing it and without running its code.
 
-    Broken records are findings, not exceptions. Neither torch nor a device is needed; traces are
-    read one by one, and only what they are about is kept.
+    Invalid records are findings, not exceptions. Neither torch nor a device is needed. Traces are
+    read one by one, and only their heads are kept in memory.
 
     Parameters
     ----------
@@ -101,8 +104,8 @@ def validate_dataset(
     layers : iterable of str, optional
         Restricts the findings to these layers; by default all.
     jobs : int, optional
-        The most processes that share the work; None for as many as there are cores, where it is
-        worth it. A script that asks for several must be guarded by ``if __name__ == "__main__"``.
+        Maximum number of processes; None for one per core if the dataset is large. A script that
+        uses several must be guarded by ``if __name__ == "__main__"``.
 
     Returns
     -------
@@ -114,12 +117,11 @@ def validate_dataset(
     DatasetNotFoundError
         If there is no such folder.
     SelectionError
-        If there is nothing in it to check.
+        If it has nothing to check.
     UnknownNameError
         If there is no such layer.
     CapabilityError
-        If a layer is one of a distribution that is not installed, or a process that shares the work
-        is killed.
+        If the distribution of a layer is not installed, or a process is killed.
     """
     base = Path(root)
     chosen = tuple(dict.fromkeys(known_layers() if layers is None else layers))
@@ -164,7 +166,7 @@ def validate_dataset(
 
 
 def _with_unread(contents: Contents, findings: list[Finding]) -> Contents:
-    """Note which definitions cannot be read, and add to their errors what depends on them."""
+    """Add the unreadable definitions to the contents, and their users to the findings."""
     bad = (Severity.ERROR, layout.DEFINITIONS)
     broken = {
         one.path.stem: number
@@ -201,7 +203,7 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
 
 
 def _ask(checks: dict[str, RecordCheck], what: str, *about: Any) -> Iterator[Finding]:
-    """Ask every check; one that raises is asked no more, and the others go on."""
+    """Call a function of every check; one that raises is not called again."""
     for name, check in list(checks.items()):
         try:
             yield from getattr(check, what)(*about)
@@ -212,7 +214,7 @@ def _ask(checks: dict[str, RecordCheck], what: str, *about: Any) -> Iterator[Fin
 
 def _raised(name: str, error: Exception) -> Finding:
     message = f"the check raised {type(error).__name__}: {error}"
-    hint = "run `fib plugins doctor` to see whose it is"
+    hint = "this is a bug of the plugin that provides it; run `fib plugins doctor` to find it"
     return Place(name, Path()).error(message, hint=hint)
 
 
@@ -227,7 +229,7 @@ def _list_files(root: Path, folder: str, findings: list[Finding]) -> list[Path]:
 
 @contextmanager
 def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
-    """Yield a function like `map` over files: decoding JSON is all CPU, so threads do not help."""
+    """Yield a function like `map` over files, in processes: threads do not speed up decoding."""
     if jobs is None:
         size = sum(path.stat().st_size for path in paths if path.exists())
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -236,37 +238,40 @@ def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
         with paused_gc():
             yield lambda function, some: list(map(function, some))
         return
-    # A fork of a process with threads may hang; a fresh one costs half a second.
+    # Forking a process with threads may hang; spawning one takes half a second.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        try:  # what the function holds is sent once for each chunk
+        try:  # arguments bound to the function are sent once for each chunk
             yield lambda function, some: list(
                 pool.map(function, some, chunksize=max(1, len(some) // (4 * jobs)))
             )
         except BrokenProcessPool as error:
             raise CapabilityError(
-                "a process of the validation was killed", hint="try again with --jobs 1"
+                "a validation process was killed", hint="try again with --jobs 1"
             ) from error
 
 
 def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[Any], list[Finding]]:
-    """Read a file; return what is kept of each record, with its place, and findings.
+    """Read a file; return the kept part of each record with its place, and findings.
 
-    Workloads and traces are read one by one: never are all of them in memory.
+    Workloads and traces are read one by one, so that they are never all in memory.
     """
 
     def tell_torn(_path: Path, _size: int) -> None:
-        hint = "the next run that appends to this file moves the rest aside"
-        findings.append(place.warning("its last line was never finished", hint=hint))
+        hint = "the next append to this file moves the line to FILE.torn"
+        findings.append(place.warning("the last line is unfinished and is ignored", hint=hint))
 
     relative = path.relative_to(contents.root)
     place = Place(relative.parts[0], relative)
     kept: list[Any] = []
     findings: list[Finding] = []
+    seen: set[tuple[bytes, ...]] = set()
     known = known_checks()
     checks = {name: one for name in names if isinstance(one := known[name].load(), RecordCheck)}
     findings += _ask(checks, "file", path, place)
     try:
+        if place.check in (layout.DEFINITIONS, layout.SOLUTIONS):
+            findings += _repeated_keys(path.read_bytes(), place, seen)
         if place.check == layout.DEFINITIONS:
             return [(load_definition(path, contents.root), place)], findings
         if place.check == layout.SOLUTIONS:
@@ -275,7 +280,9 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
             return [(head, place)], [*findings, *_ask(checks, "solution", solution, place)]
         reader = TraceReader()
         for line, text in read_records(path, tell_torn):
-            at = Place(place.check, relative, line)  # quicker than to replace its line
+            at = Place(place.check, relative, line)  # faster than _replace
+            if line or not seen:  # a file without lines is checked once, as a whole
+                findings += _repeated_keys(text if line else path.read_bytes(), at, seen)
             try:
                 trace = reader.read(text, path=path, line=line)
             except DataError as error:
@@ -288,3 +295,24 @@ def _scan(contents: Contents, names: Sequence[str], path: Path) -> tuple[list[An
     except OSError as error:
         findings.append(place.error(f"cannot be read: {error.strerror or error}"))
     return kept, findings
+
+
+def _repeated_keys(text: bytes, place: Place, seen: set[tuple[bytes, ...]]) -> Iterator[Finding]:
+    """Yield a warning for each key that occurs more than once in an object of a JSON text.
+
+    A text whose sequence of keys is in `seen` is skipped: the lines of a file have few of them.
+    """
+    if (names := tuple(_key_names(text))) in seen:
+        return
+    seen.add(names)
+    keys: Counter[str] = Counter()
+    with suppress(ValueError, RecursionError):  # reported by the reader
+        json.loads(text, object_pairs_hook=lambda pairs: keys.update(_repeated(pairs)))
+    for key in keys:
+        message = f'the key "{key}" occurs more than once in an object; only its last value is read'
+        yield place.warning(message, key, "remove all but one")
+
+
+def _repeated(pairs: Sequence[tuple[str, Any]]) -> set[str]:
+    counts = Counter(key for key, _ in pairs)
+    return {key for key, count in counts.items() if count > 1}

@@ -143,7 +143,7 @@ def test_a_torn_line_is_told_each_time_and_read_once_it_is_whole(dataset, kept, 
     for _ in range(2):
         caplog.clear()
         assert total(dataset) == 3
-        assert "unfinished last line: 40 bytes" in caplog.text
+        assert "unfinished last line of 40 bytes" in caplog.text
     caplog.clear()
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])

@@ -108,10 +108,10 @@ def test_a_file_that_was_rewritten_is_noticed_and_one_that_grew_is_not(varied, m
         file.write(json.dumps(make.trace_record("alice_v1", log="new")) + "\n")
     assert read_details(rows) == before
     writer.lines("traces/mixed.jsonl", make.trace_record("alice_v1", log="other"))
-    with pytest.raises(DataError, match="was changed"):
+    with pytest.raises(DataError, match="has changed"):
         read_details(rows)
     path.unlink()
-    with pytest.raises(DataError, match="was changed"):
+    with pytest.raises(DataError, match="has changed"):
         read_details(rows)
 
 

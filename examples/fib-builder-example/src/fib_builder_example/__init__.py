@@ -13,14 +13,14 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
     return (
         BuilderSpec(
             name="example",
-            # Language and binding, as a solution's spec names them. C has one way of being called
-            # here, so there is no binding to name.
+            # Language and binding, as in a solution's spec. C functions are called in only one way
+            # here, so there is no binding.
             handles=(("c", None),),
-            # Tensors are handed over as pointers that the CPU reads.
+            # Tensors are passed as pointers that the CPU reads.
             devices=("cpu",),
-            # What the compiler makes stays on disk, so it can be made ahead, in other processes.
+            # Compiled libraries stay on disk, so they can be built in advance, in other processes.
             compiles=True,
-            # Strings: nothing is imported before somebody needs it.
+            # Strings: nothing is imported before it is needed.
             factory="fib_builder_example.builder:ExampleBuilder",
             probe="fib_builder_example.probe:probe",
             summary="C functions, compiled with the system's C compiler",

@@ -48,23 +48,23 @@ _COMPILE = (
     "-std=gnu99",
     "-O2",
     "-fPIC",
-    # A function that is called without a declaration would be called with the wrong types.
+    # Calling an undeclared function would pass arguments of the wrong types.
     "-Werror=implicit-function-declaration",
-    # Writes down which headers were read: the build is made anew when one has changed.
+    # Records which headers were read: the build is repeated when one has changed.
     "-MD",
     *("-include", _HEADER),
 )
 _LINK = (
     "-shared",
-    # Its own functions come first: one called "times", say, must not give way to that of libc.
+    # The library's own functions take precedence, for example a "times" over that of libc.
     *(("-Wl,-Bsymbolic",) if sys.platform == "linux" else ()),
-    # A function that nobody defines shall be an error of the linker, not of the first call.
+    # An undefined function must be a link error, not an error of the first call.
     *(("-Wl,-z,defs",) if sys.platform == "linux" else ()),
 )
 
 
 class Settings(NamedTuple):
-    """What a build is made with."""
+    """The tools and flags of a build."""
 
     compiler: Tool
     options: CompileOptions
@@ -79,7 +79,7 @@ class ExampleBuilder(CompiledBuilder):
     keep = (_HEADER,)
 
     def __init__(self) -> None:
-        # What the names of its packages begin with, and the name of its folder in the cache.
+        # Prefix of its package names, and name of its folder in the cache.
         super().__init__("fib_example", "example")
 
     def can_build(self, solution: Solution) -> bool:
@@ -87,13 +87,13 @@ class ExampleBuilder(CompiledBuilder):
         return solution.spec.language == "c"
 
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
-        """Find the compiler, and refuse what cannot be built whatever it says.
+        """Find the compiler, and reject solutions that can never be built.
 
         Raises
         ------
         BuildError
-            If the solution returns its outputs, its entry point is no C function in a ``.c`` file,
-            or a compile option is not allowed.
+            If the solution returns its outputs, its entry point is not a C function in a ``.c``
+            file, or a compile option is not allowed.
         CapabilityError
             If there is no C compiler.
         """
@@ -109,12 +109,12 @@ class ExampleBuilder(CompiledBuilder):
     def compile_into(
         self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
     ) -> str:
-        """Compile and link all ``.c`` files; the solution's other files are there to be included.
+        """Compile and link all ``.c`` files; other files of the solution can be included.
 
         Raises
         ------
         BuildError
-            If the compiler or the linker refuses. Its log has all that they said.
+            If the compiler or the linker fails. Its log has their complete output.
         """
         compiler, options, symbol, parameters = plan.settings
         (folder / _HEADER).write_text(header(symbol, parameters, definition.const_axes))
@@ -123,11 +123,11 @@ class ExampleBuilder(CompiledBuilder):
 
         def run(what: str, *arguments: str) -> None:
             command = [*compiler.command, *arguments]
-            # With relative paths, for the folder gets its final name later.
+            # With relative paths, because the folder gets its final name later.
             result = run_tool(command, cwd=folder, log=folder / COMPILER_LOG)
             check_output(solution.name, what, result, hint=hint)
 
-        # Joining an absolute path leaves it as it is.
+        # Joining an absolute path leaves it unchanged.
         includes = (f"-I{_SOURCES / path}" for path in options.include_paths)
         flags = [*_COMPILE, *options.cflags, *includes]
         files = [_SOURCES / file.path for file in solution.sources if file.path.endswith(".c")]
@@ -138,12 +138,12 @@ class ExampleBuilder(CompiledBuilder):
         return _LIBRARY
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
-        """Load the library; code of the solution runs from here on.
+        """Load the library, which runs code of the solution from here on.
 
         Raises
         ------
         BuildError
-            If the system's loader refuses it.
+            If the system's loader rejects it.
         """
         symbol = solution.get_entry_symbol()
         try:

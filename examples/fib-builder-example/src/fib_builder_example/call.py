@@ -1,4 +1,4 @@
-"""Calling a C function with tensors: Python checks what C cannot."""
+"""Call a C function with tensors, checking what C cannot check."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _BY_VALUE: dict[str, Any] = {
     "int8_t": ctypes.c_int8,
     "bool": ctypes.c_bool,
 }
-# ctypes takes numbers of Python only; these take a tensor of one element, too.
+# ctypes only takes Python numbers; these also take a one-element tensor.
 _TO_NUMBER: dict[str, Callable[[Any], Any]] = {"float": float, "bool": bool}
 
 
 class CFunction:
     """A C function, called with tensors and numbers in the order of the definition.
 
-    Tensors must be on the CPU and have the declared dtype and shape, or the function would read
-    beyond them. One that is not contiguous is copied, and an output copied back. The sizes of the
+    Tensors must be on the CPU and have the declared dtype and shape, or the function would access
+    memory beyond them. Non-contiguous tensors are copied, and outputs copied back. The sizes of the
     variable axes are taken from the tensors.
 
     Parameters
     ----------
     function : ctypes function
-        What is called; its ``argtypes`` and ``restype`` are set.
+        The function to call; its ``argtypes`` and ``restype`` are set.
     parameters : sequence of Parameter
-        All that it takes.
+        All parameters of the function.
     definition : Definition
-        Has the sizes of the constant axes.
+        Provides the sizes of the constant axes.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class CFunction:
         Raises
         ------
         TypeError
-            If the number of arguments is wrong, or one is no CPU tensor of the declared dtype.
+            If the number of arguments is wrong, or one is not a CPU tensor of the declared dtype.
         ValueError
-            If a shape fits neither the definition nor the other shapes.
+            If a shape does not match the definition or the other shapes.
         """
         if len(arguments) != len(self._arguments):
             raise TypeError(f"takes {len(self._arguments)} arguments, got {len(arguments)}")
@@ -92,13 +92,13 @@ def _ctype(parameter: Parameter) -> Any:
 
 
 def _check(tensor: Any, parameter: Parameter, dtype: torch.dtype, sizes: dict[str, int]) -> None:
-    """Raise unless `tensor` is as declared; note the sizes of axes that it is the first to show."""
+    """Raise unless `tensor` is as declared; record the sizes of axes that appear first in it."""
     if getattr(tensor, "dtype", None) is not dtype or not tensor.is_cpu:
         raise TypeError(f"{parameter.name!r} must be a tensor of {dtype} on the CPU")
     declared = parameter.shape or ()
     shape = tensor.shape
     fits = len(shape) == len(declared)
-    # No generator: this is part of every call that is timed.
+    # No generator expression: this is part of every timed call.
     for axis, size in zip(declared, shape, strict=False):
         if sizes.setdefault(axis, size) != size:
             fits = False

@@ -1,4 +1,4 @@
-"""Whether C solutions can be built and run here."""
+"""Check whether C solutions can be built and run here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flashinfer_bench.plugins import Availability
 
 
 def probe() -> Availability:
-    """Return whether torch and a C compiler are installed; imports no torch, compiles nothing."""
+    """Return whether torch and a C compiler are installed, without importing or compiling."""
     if find_spec("torch") is None:
         return Availability(
             ok=False,

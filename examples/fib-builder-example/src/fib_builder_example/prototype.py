@@ -1,8 +1,8 @@
-"""The C function that a definition asks for: its parameters, their types, its declaration.
+"""The C function that a definition requires: its parameters, their types, its declaration.
 
-C knows nothing of what a caller passes, and neither does ctypes: a solution with a parameter too
-few would read whatever is in the next register. So the declaration is put in front of every source
-file, where the compiler compares it with the solution's own definition of the function.
+Neither C nor ctypes checks the arguments of a call: a function with a missing parameter would read
+whatever is in the next register. The declaration is therefore put in front of every source file,
+where the compiler compares it with the solution's own definition of the function.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ C_TYPES = {
     "int8": "int8_t",
     "bool": "bool",
 }
-"""C type of an element, by the name of the definition's dtype."""
+"""C type of an element, by the definition's dtype."""
 
 AXIS_TYPE = "int64_t"
 
@@ -48,10 +48,10 @@ class Parameter:
     name : str
         Name of the input, output or axis.
     ctype : str
-        Type of the value, or of what a pointer points to: ``float``.
+        Type of the value, or of the pointer's target: ``float``.
     shape : tuple of str, optional
-        Axes and literal sizes of a tensor, empty for a single number that is passed by pointer;
-        None for a number that is passed by value.
+        Axes and literal sizes of a tensor; empty for a single number passed by pointer, None for a
+        number passed by value.
     dtype : str
         Element type in the definition; empty for an axis.
     output : bool
@@ -83,7 +83,7 @@ def parameters_of(definition: Definition) -> tuple[Parameter, ...]:
     Parameters
     ----------
     definition : Definition
-        What the function computes.
+        The definition that the function computes.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def parameters_of(definition: Definition) -> tuple[Parameter, ...]:
     Raises
     ------
     BuildError
-        If there is a variable axis that no input or output has: its size would not be known.
+        If no input or output has a variable axis, so that its size is unknown.
     """
     tensors = (*definition.inputs.values(), *definition.outputs.values())
     shown = {axis for spec in tensors for axis in spec.shape or ()}
@@ -111,7 +111,7 @@ def _input(name: str, spec: TensorSpec) -> Parameter:
     dtype = str(spec.dtype.value)
     if spec.shape is not None:
         return Parameter(name, C_TYPES[dtype], tuple(spec.shape), dtype)
-    # A single number comes from Python, so its bits have no meaning: small floats come as float.
+    # A scalar comes from Python as a value, not as bits: small floats are passed as float.
     return Parameter(name, "float" if spec.dtype.is_floating else C_TYPES[dtype], None, dtype)
 
 
@@ -121,7 +121,7 @@ def _output(name: str, spec: TensorSpec) -> Parameter:
 
 
 def prototype(symbol: str, parameters: Iterable[Parameter]) -> str:
-    """Return the declaration for people: one line, with the names of the definition."""
+    """Return the declaration for display: one line, with the names of the definition."""
     listed = ", ".join(_joined(parameter.declared, parameter.name) for parameter in parameters)
     return f"void {symbol}({listed or 'void'});"
 
@@ -140,8 +140,8 @@ def header(symbol: str, parameters: Iterable[Parameter], sizes: dict[str, int]) 
     parameters : iterable of Parameter
         In the order of the call.
     sizes : dict of str to int
-        The constant axes, each of which is defined as ``AXIS_<name>``. One whose name cannot be
-        part of a C identifier is left out.
+        The constant axes, each defined as ``AXIS_<name>``. Axes whose name cannot be part of a C
+        identifier are omitted.
 
     Returns
     -------
@@ -158,17 +158,17 @@ def header(symbol: str, parameters: Iterable[Parameter], sizes: dict[str, int]) 
 
 
 def _built_in(ctype: str) -> str:
-    """Return what GCC and Clang call a type without any header.
+    """Return the name that GCC and Clang have for a type without including a header.
 
-    Including <stdint.h> before the first line of a source file would take their effect from the
-    feature macros (_GNU_SOURCE, …) that the file defines.
+    Including <stdint.h> before the first line of a source file would disable the feature macros
+    (_GNU_SOURCE, …) that the file defines.
     """
     ctype = re.sub(r"(u?int\d+)_t", lambda match: f"__{match[1].upper()}_TYPE__", ctype)
     return ctype.replace("bool", "_Bool")
 
 
 def definition_check(symbol: str) -> str:
-    """Return C source that can only be linked if the function is defined and not static."""
+    """Return C source that links only if the function is defined and not static."""
     return f"void (*const fib_entry_is_defined)(void) = (void (*)(void)){symbol};\n"
 
 

@@ -1,4 +1,4 @@
-// Residual addition and RMSNorm whose kernel is declared, but in no source.
+// Residual addition and RMSNorm whose kernel is declared but not defined.
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
 

@@ -1,4 +1,4 @@
-"""Residual addition and RMSNorm in Triton, launched over a dimension that is not there."""
+"""Residual addition and RMSNorm in Triton, launched over a dimension that does not exist."""
 
 import torch
 import triton

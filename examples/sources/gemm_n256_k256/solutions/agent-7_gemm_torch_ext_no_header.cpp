@@ -1,4 +1,4 @@
-// C = A @ B.T as a torch extension that includes a file which nobody wrote.
+// C = A @ B.T as a torch extension that includes a file that does not exist.
 #include "gemm_tiles.h"
 
 #include <ATen/core/Tensor.h>

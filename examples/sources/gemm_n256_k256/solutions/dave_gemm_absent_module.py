@@ -1,4 +1,4 @@
-"""Does not build: imports an extension that no one has installed."""
+"""Does not build: imports an extension that is not installed."""
 
 import torch
 from sample_gemm_extension_that_is_not_installed import gemm  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-// C = A @ B.T that only takes what it never gets.
+// C = A @ B.T that rejects all inputs it gets.
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>

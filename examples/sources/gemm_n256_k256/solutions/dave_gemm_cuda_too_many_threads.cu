@@ -1,4 +1,4 @@
-// C = A @ B.T launched with more threads to a block than any device has.
+// C = A @ B.T launched with more threads per block than any device supports.
 #include <cuda_runtime.h>
 
 #include <tvm/ffi/container/tensor.h>

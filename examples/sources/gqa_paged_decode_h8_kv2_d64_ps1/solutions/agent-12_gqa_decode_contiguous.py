@@ -1,4 +1,4 @@
-"""Does not fit: written for a contiguous cache, it takes four inputs where there are six."""
+"""Does not fit: written for a contiguous cache, it takes four inputs instead of six."""
 
 import torch
 

@@ -1,4 +1,4 @@
-// Mean squared error that gives up with an exception of C++.
+// Mean squared error that throws a C++ exception.
 #include <stdexcept>
 
 #include <ATen/core/Tensor.h>

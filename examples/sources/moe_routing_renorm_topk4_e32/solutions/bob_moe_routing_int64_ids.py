@@ -1,4 +1,4 @@
-"""Wrong type: hands out the int64 indices of torch.topk as they are."""
+"""Wrong type: returns the int64 indices of torch.topk unchanged."""
 
 import torch
 

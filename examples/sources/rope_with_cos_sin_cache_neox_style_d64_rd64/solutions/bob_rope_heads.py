@@ -1,4 +1,4 @@
-"""Right, but one head at a time, and with the cache looked up anew for each."""
+"""Right, but one head at a time, and with a new look-up in the cache for each."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""FlashInfer-Bench plugin: routes the calls of FlashInfer's APIs through apply and tracing."""
+"""FlashInfer-Bench plugin: routes calls of FlashInfer's APIs through apply and tracing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["fib_register_adapters", "fib_register_commands"]
 _PLANNED = ("plan", "begin_forward", "run", "run_return_lse")
 _NORMS = ("rmsnorm", "fused_add_rmsnorm", "gemma_rmsnorm", "gemma_fused_add_rmsnorm")
 
-# Name, factory, what is patched (a module or class, and functions in it), and what that computes.
+# Name, factory, what is patched (a module or class, and its functions), and what it computes.
 _ADAPTERS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
     (
         *("flashinfer.norm", "norm:NormAdapter", "flashinfer.norm", _NORMS),
@@ -43,7 +43,7 @@ _ADAPTERS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
         "multi-head latent attention on paged keys and values: decode and causal prefill",
     ),
     (
-        # A function that each release with templates has: others are found once it is imported.
+        # A function that every release with templates has; others are found after the import.
         *("flashinfer.templates", "templates:TemplateAdapter"),
         *("flashinfer.activation", ("silu_and_mul",)),
         "all other functions with a trace template (FlashInfer 0.6.10 or later)",
@@ -53,14 +53,14 @@ _ADAPTERS: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (
 
 @hookimpl
 def fib_register_adapters() -> tuple[AdapterSpec, ...]:
-    """Register the adapters: those that are written by hand, and what is generated."""
+    """Register the hand-written adapters and the generated one."""
     return tuple(
         AdapterSpec(
             name=name,
             targets=tuple(f"{owner}.{function}" for function in functions),
             factory=f"{__name__}.{factory}",
             probe=f"{__name__}:{'probe_torch' if name == 'torch.linear' else 'probe'}",
-            # Where an adapter is written by hand, that one counts.
+            # Hand-written adapters take precedence.
             priority=10 if name == "flashinfer.templates" else 50,
             summary=summary,
         )
@@ -70,7 +70,7 @@ def fib_register_adapters() -> tuple[AdapterSpec, ...]:
 
 @hookimpl
 def fib_register_commands() -> tuple[CommandSpec, ...]:
-    """Register adapters, which lists those of all plugins."""
+    """Register ``fib adapters``, which lists the adapters of all plugins."""
     return (
         CommandSpec(
             name="adapters",
@@ -86,7 +86,7 @@ _TORCH = "pip install torch numpy safetensors"
 
 
 def probe() -> Availability:
-    """Return whether FlashInfer is installed; what of it is supported shows when it is patched."""
+    """Return whether FlashInfer is installed; supported functions are determined when patching."""
     if find_spec("flashinfer") is None:
         return Availability(False, "flashinfer is not installed", _FLASHINFER)
     found = probe_torch()
@@ -103,5 +103,5 @@ def probe_torch() -> Availability:
 def _version_of(distribution: str) -> str:
     try:
         return version(distribution)
-    except PackageNotFoundError:  # found as a folder on the path
+    except PackageNotFoundError:  # a folder on the path without distribution metadata
         return "of unknown version"

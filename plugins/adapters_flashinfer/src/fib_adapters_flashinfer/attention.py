@@ -1,12 +1,12 @@
-"""Grouped-query attention: batch decode, and batch prefill on pages or on rows.
+"""Grouped-query attention: batch decode, and batch prefill on paged or ragged keys and values.
 
-FlashInfer's attention comes as objects with two steps. ``plan`` gets where the keys are, ``run``
-gets the tensors. What a run computes depends on the object alone: plans copy their arguments into
-it, the older ``forward`` overwrites some of its attributes, and engines plan around ``plan``. So a
-route reads the object when it is run, and remembers what stays the same until the next plan.
+FlashInfer's attention uses objects with two steps: ``plan`` receives the locations of the keys,
+``run`` the tensors. The computation of a run depends only on the object: plans copy their arguments
+into it, the older ``forward`` overwrites some of its attributes, and engines replace ``plan``. A
+route therefore reads the object at each run, and caches what stays the same until the next plan.
 
-`AttentionRoute` is the template for a class of such wrappers: a subclass says where the class is,
-and how its calls become inputs of definitions.
+`AttentionRoute` is the template for a class of such wrappers: a subclass gives the path of the
+class, and maps its calls to inputs of definitions.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLANS = ("plan", "begin_forward")
-"""The methods that plan. The second is an older name of the first, the same function."""
+"""The planning methods. The second is an older name of the first, the same function."""
 
 RUNS = ("run", "run_return_lse")
-"""The methods that compute. The second is the first, with one argument filled in."""
+"""The computing methods. The second is the first with one argument preset."""
 
 BACKENDS = frozenset({"auto", "fa2", "fa3"})
-"""Backends whose kernels read the page table that a plan leaves on the object.
+"""Backends whose kernels read the page table that a plan stores in the object.
 
-The others keep another one (block tables, sequence lengths), which a caller may have given beside
-it; "auto" stands for the kernels without tensor cores.
+Other backends keep their own tables (block tables, sequence lengths), which a caller may have
+passed in addition; "auto" selects the kernels without tensor cores.
 """
 
 FAILED = "its last plan failed"
-"""Reason: a plan that raised may have changed a part of the object, and left the rest."""
+"""Reason: a plan that raised may have changed only a part of the object."""
 
 _ANYTHING = (Exception,)
 
-# Attributes that ask for something other than plain attention unless they are None, and what calls
-# are then counted under.
+# Attributes that must be None for plain attention, and the reason under which other calls are
+# counted.
 _FOREIGN = {
     "_jit_module": "custom kernel",
     "_custom_mask_buf": "custom mask",
@@ -61,7 +61,7 @@ _FOREIGN = {
     "_prims_backend": "backend",
 }
 
-# Options of a run, and what calls are counted under that give them. Any other option is new.
+# Options of a run, and the reason under which calls with them are counted. Other options are new.
 _OPTIONS = {
     "sinks": "attention sinks",
     "kv_cache_sf": "scales of a quantised kv cache",
@@ -77,7 +77,7 @@ Where = tuple[int, str]
 T = TypeVar("T")
 
 
-# --------------------------------------------------------------------------- what was planned
+# --------------------------------------------------------------------------------------- planning
 
 
 def note_plans(
@@ -86,18 +86,18 @@ def note_plans(
     note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object],
     refuse: Callable[[Any], object],
 ) -> Callable[..., Any]:
-    """Return a ``plan`` that is taken note of.
+    """Return a ``plan`` wrapper that records each plan.
 
     Parameters
     ----------
     original : callable
-        The plan.
+        The original plan.
     plans : PerObject
-        What is known of objects; nothing of one whose plan cannot be read.
+        Data about objects; dropped for an object whose plan cannot be read.
     note : callable
-        Gets the object and the arguments of a plan that was made.
+        Called with the object and the arguments after a successful plan.
     refuse : callable
-        Gets the object if its plan raised.
+        Called with the object if its plan raised.
     """
 
     @functools.wraps(original)
@@ -110,7 +110,7 @@ def note_plans(
             raise
         try:
             note(self, args, kwargs)
-        except _ANYTHING:  # the plan itself is made; the run finds out, and counts the reason
+        except _ANYTHING:  # the plan itself succeeded; the run will fail and count the reason
             plans.discard(self)
             logger.debug("could not interpret a plan of %s", type(self).__name__, exc_info=True)
         return result
@@ -119,7 +119,7 @@ def note_plans(
 
 
 class Call(NamedTuple):
-    """What a route keeps of a call, to hand the outputs over.
+    """Data about a call that the route needs to deliver the outputs.
 
     Attributes
     ----------
@@ -128,9 +128,9 @@ class Call(NamedTuple):
     out, lse : torch.Tensor, optional
         The caller's buffers.
     return_lse : bool
-        Whether the logarithms of the sums are returned as well.
+        Whether the log-sum-exp values are returned as well.
     enable_pdl : bool, optional
-        A hint for the launch.
+        A hint for kernel launches.
     """
 
     wrapper: Any
@@ -141,27 +141,27 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, fields: tuple[Any, ...]) -> Call:
-        """Return a call with these: in half the time that its constructor takes."""
+        """Return a call with these fields; twice as fast as the constructor."""
         return tuple.__new__(cls, fields)
 
 
 class Shapes(NamedTuple):
-    """What follows from the shapes of a call's tensors.
+    """Values derived from the shapes of a call's tensors.
 
     Attributes
     ----------
     q, k, v : tuple of int
         The shapes.
     calls : callable
-        Weak reference to ``router.calls`` when the name was chosen.
+        Weak reference to ``router.calls`` at the time the name was chosen.
     name : str
-        The definition.
+        Name of the definition.
     sm_scale : float
-        What scores are multiplied by where the plan does not say: 1 / sqrt(head_dim).
+        Scale of the scores if the plan does not specify one: 1 / sqrt(head_dim).
     out : tuple of int
         Shape of the output.
     last_page_len : torch.Tensor, optional
-        Places in use on the last page of each request; None where pages have one place.
+        Number of used slots on the last page of each request; None if pages have one slot.
     """
 
     q: tuple[int, ...]
@@ -179,32 +179,32 @@ _NO_SHAPES = Shapes((), (), (), nobody, "", 0.0, (), None)
 
 @dataclass(slots=True, eq=False)
 class Planned:
-    """What stays the same between two plans of one object.
+    """State that stays the same between two plans of one object.
 
     Attributes
     ----------
     info, keys, indices : Any
-        What the object had when this was learnt: ``_plan_info``, offsets, page numbers. A plan
-        replaces the first always, and the others unless they are the caller's buffers.
+        The object's ``_plan_info``, offsets and page numbers when this state was read. A plan
+        always replaces the first, and the others unless they are the caller's buffers.
     starved : bool
         Whether a request is known to have some keys, but fewer than queries: its first queries see
-        none, of which kernels make a number, and references of definitions none.
+        no keys, for which kernels return a number, but the references of definitions do not.
     learnt : bool
-        Whether the object has been read; until then only what the plan's arguments say is known.
+        Whether the object has been read; before that, only the plan's arguments are known.
     refusal : str, optional
-        Why its runs cannot be routed.
+        The reason why its runs cannot be routed.
     queries : int, optional
-        How many queries there are; None where that is not known on the host.
+        Number of queries; None if not known on the host.
     dtype : torch.dtype
-        Of queries, keys, values and outputs.
+        Dtype of queries, keys, values and outputs.
     total : int, optional
-        How many keys, or pages, there are; None as long as nobody could ask the device.
+        Number of keys, or pages; None until the device can be queried.
     valid : torch.Tensor, optional
-        The page numbers in use: a view, since buffers may be longer.
+        The page numbers in use: a view, because buffers may be longer.
     exact : bool
         Whether all page numbers are in use.
     shapes : Shapes
-        Of the latest call.
+        Shapes of the latest call.
     """
 
     info: Any
@@ -222,7 +222,7 @@ class Planned:
 
 
 planned: PerObject[Planned] = PerObject()
-"""What is known of wrappers for grouped-query attention."""
+"""Plans of wrappers for grouped-query attention."""
 
 
 def given(where: Where, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -242,21 +242,21 @@ def on_host(*values: Any) -> bool:
 
 
 class AttentionRoute(TemplatedRoute):
-    """The ``run`` of one class of wrappers.
+    """Route for the ``run`` of one class of wrappers.
 
     Attributes
     ----------
     owner : str
         Path of the class.
     plan_parameters, run_parameters : str
-        What is known of both methods, as `signatures.expects` takes it.
+        Known parameters of both methods, in the form of `signatures.expects`.
     queries, keys : tuple of (int, str), optional
-        Which argument of a plan has the offsets of queries; and of keys, or pages.
+        The plan arguments with the offsets of queries, and of keys or pages.
     places : tuple, optional
-        Which ones have the places in use on last pages, and the page size.
+        The plan arguments with the used slots on last pages, and the page size.
     key_buffer, index_buffer, length_buffer : str
-        Attributes that have, after a plan, the offsets of keys or pages, the page numbers, and the
-        places in use on last pages; empty if the class has no pages.
+        Attributes that contain, after a plan, the offsets of keys or pages, the page numbers, and
+        the used slots on last pages; empty if the class has no pages.
     """
 
     kind = "method"
@@ -281,21 +281,21 @@ class AttentionRoute(TemplatedRoute):
             known = known.replace("return_lse=False", "return_lse=True")
         return expects(known)(original)
 
-    # ---------------------------------------------------------------------- hooks of classes
+    # ----------------------------------------------------------------------- hooks for subclasses
 
     def refusal(self, wrapper: Any) -> Optional[str]:
-        """Return why the runs of a planned object are none of a definition; None if they are."""
+        """Return why runs of a planned object match no definition; None if they do."""
         return None
 
     def number_of_queries(self, wrapper: Any, plan: Planned) -> Optional[int]:
-        """Return how many queries were planned; None if that is not known on the host."""
-        # Newer releases keep it themselves, and so do plans that pass by ours.
+        """Return the number of planned queries; None if not known on the host."""
+        # Newer releases store it, and so do plans that bypass our wrapper.
         found: Optional[int] = getattr(wrapper, "_qo_indptr_last", plan.queries)
         return found
 
     @abstractmethod
     def names(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[str, ...]:
-        """Return the names that a definition of such a call may have, the usual one first.
+        """Return the possible names of a definition for such a call, the usual one first.
 
         Parameters
         ----------
@@ -305,13 +305,13 @@ class AttentionRoute(TemplatedRoute):
         Raises
         ------
         UnroutableError
-            If the tensors do not go together.
+            If the tensors do not match each other.
         """
 
     # ------------------------------------------------------------------------------ planning
 
     def note(self, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep what a plan was given; called when it has returned."""
+        """Record the arguments of a plan; called after it has returned."""
         plan = planned.keep(wrapper, self._fresh(wrapper))
         keys = given(self.keys, args, kwargs)
         if on_host(keys) and keys.numel():
@@ -330,7 +330,7 @@ class AttentionRoute(TemplatedRoute):
             plan.starved = bool((some & (asked > lengths)).any())
 
     def refuse(self, wrapper: Any) -> None:
-        """Have runs of an object refused until it is planned anew, by whatever function."""
+        """Refuse runs of an object until it is planned again, by any function."""
         plan = planned.keep(wrapper, self._fresh(wrapper))
         plan.learnt, plan.refusal = True, FAILED
 
@@ -340,12 +340,12 @@ class AttentionRoute(TemplatedRoute):
         return Planned(info, keys, indices)
 
     def planned(self, wrapper: Any, q: torch.Tensor) -> Planned:
-        """Return what is known of a planned object, learnt now if it was planned anew.
+        """Return the state of a planned object, reading it if there is a new plan.
 
         Raises
         ------
         UnroutableError
-            If it was not planned, or its runs cannot be routed.
+            If it has no plan, or its runs cannot be routed.
         """
         try:
             plan = planned.find(wrapper)
@@ -358,7 +358,7 @@ class AttentionRoute(TemplatedRoute):
                 plan = planned.keep(wrapper, self._fresh(wrapper))
             if not plan.learnt:
                 self._learn(wrapper, plan, q)
-        except AttributeError:  # what plan sets is not there
+        except AttributeError:  # attributes set by plan are missing
             raise UnroutableError("not planned") from None
         if plan.refusal is not None:
             raise UnroutableError(plan.refusal)
@@ -372,7 +372,7 @@ class AttentionRoute(TemplatedRoute):
         plan.refusal = self._standing_refusal(wrapper, plan, q)
         if plan.refusal is None and not is_capturing():
             self.measure(plan)
-            if plan.queries is None:  # earlier releases do not keep it, nor look at it
+            if plan.queries is None:  # earlier releases do not store or use it
                 plan.queries = int(wrapper._qo_indptr_buf[-1].item())
         plan.learnt = True
 
@@ -381,7 +381,7 @@ class AttentionRoute(TemplatedRoute):
 
         if plan.info is None:
             return "not planned"
-        # Which backend "auto" stands for is said elsewhere if it is cuDNN.
+        # If "auto" selects cuDNN, that is recorded elsewhere.
         if wrapper._backend not in BACKENDS or getattr(wrapper, "_uses_cudnn", False):
             return "backend"
         for attribute, reason in _FOREIGN.items():
@@ -399,7 +399,7 @@ class AttentionRoute(TemplatedRoute):
         return self.refusal(wrapper)
 
     def measure(self, plan: Planned) -> None:
-        """Find out how many pages are in use: asks the device if the plan did not say.
+        """Determine how many pages are in use; queries the device if the plan did not specify it.
 
         Must not be called while a CUDA graph is captured.
         """
@@ -416,10 +416,10 @@ class AttentionRoute(TemplatedRoute):
         plan.exact = total == available
 
     def pages(self, plan: Planned) -> Any:
-        """Return the page numbers of a plan, if more were given than are in use.
+        """Return the page numbers of a plan that are in use.
 
-        What is captured into a graph is replayed with other plans, for which only the whole buffer
-        is long enough.
+        A captured graph is replayed with other plans, for which only the whole buffer is long
+        enough.
         """
         if is_capturing():
             return plan.indices
@@ -434,7 +434,7 @@ class AttentionRoute(TemplatedRoute):
     def shapes(
         self, wrapper: Any, plan: Planned, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Shapes:
-        """Return what follows from the shapes of a call; kept for the next one."""
+        """Return the values derived from the shapes of a call; cached for the next call."""
         shapes, calls = plan.shapes, router.calls
         if (
             shapes.calls() is calls
@@ -455,7 +455,7 @@ class AttentionRoute(TemplatedRoute):
             name=next((each for each in names if each in calls), names[0]),
             sm_scale=1.0 / math.sqrt(q.shape[-1]),
             out=(*q.shape[:-1], v.shape[-1]),
-            # With one place on a page all last pages are full.
+            # With one slot per page all last pages are full.
             last_page_len=None if lengths is None or k.shape[1] == 1 else lengths,
         )
         return found
@@ -463,9 +463,9 @@ class AttentionRoute(TemplatedRoute):
     def outputs(
         self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
     ) -> Any:
-        """Return output and lse of the original, run on `inputs` with the plan as it is.
+        """Return output and lse of the original, run on `inputs` with the current plan.
 
-        The page table is the plan's own: the original reads nothing else.
+        The page table comes from the plan: the original reads no other.
         """
         call: Call = understood.rest
         q, *keys = inputs[:3]
@@ -483,25 +483,25 @@ class AttentionRoute(TemplatedRoute):
 
 # ------------------------------------------------------------------------------------ refusals
 #
-# Why runs are of no definition: options, buffers, and what plans left. Each check raises
-# `UnroutableError` with a reason of its own.
+# Reasons why runs match no definition: options, buffers, and the state of plans. Each check raises
+# `UnroutableError` with its own reason.
 
 
 def refuse_options(args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Refuse a run for what it was given beside its tensors, if that is anything.
+    """Refuse a run that has options besides its tensors.
 
     Parameters
     ----------
     args : tuple
-        Arguments for kernels of the caller's own.
+        Arguments for custom kernels of the caller.
     options : dict
-        By name; those that are None are not given.
+        By name; options that are None are treated as not given.
     """
     if args:
         raise UnroutableError("arguments for a custom kernel")
     for name, value in options.items():
         if name in _SCALES:
-            # Engines give these as numbers with each call.
+            # Engines pass these as numbers with each call.
             if not (value == 1.0 if type(value) is float else unit_scale(value)):
                 raise UnroutableError(f"{name[0]} scale")
         elif not (value is None or value is False):
@@ -509,14 +509,14 @@ def refuse_options(args: tuple[Any, ...], options: dict[str, Any]) -> None:
 
 
 def refuse_standing(wrapper: Any, window_left: Optional[int] = None) -> None:
-    """Refuse a run for what ``forward`` can change without a plan.
+    """Refuse a run because of attributes that ``forward`` can change without a plan.
 
     Parameters
     ----------
     wrapper : Any
         The object that is run.
     window_left : int, optional
-        What the run was given; None and -1 stand for no window.
+        The argument of the run; None and -1 mean no window.
     """
     if wrapper._window_left != -1 or not (window_left is None or window_left == -1):
         raise UnroutableError("sliding window")
@@ -528,7 +528,7 @@ def refuse_standing(wrapper: Any, window_left: Optional[int] = None) -> None:
 
 
 def refuse_prefill(wrapper: Any, lse_base: str, lse_layout: str) -> None:
-    """Refuse a prefill that is not causal, or wants lse in another form than definitions have."""
+    """Refuse a prefill that is not causal, or requests lse in an unsupported form."""
     if not wrapper._causal:
         raise UnroutableError("not causal")
     if lse_base != "log2" or lse_layout != "NH":
@@ -541,7 +541,7 @@ def refuse_buffers(
     shape: tuple[int, ...],
     q: torch.Tensor,
 ) -> None:
-    """Refuse a run whose buffers are none for its outputs: the original says what is wrong."""
+    """Refuse a run whose buffers do not match its outputs; the original reports the error."""
     import torch
 
     if out is not None and (
@@ -555,12 +555,12 @@ def refuse_buffers(
 
 
 def scale_of(wrapper: Any, shapes: Shapes) -> float:
-    """Return what scores are multiplied by.
+    """Return the scale of the scores.
 
     Raises
     ------
     UnroutableError
-        If that is no number: to read a tensor could mean to wait for the device.
+        If it is not a number: reading a tensor could wait for the device.
     """
     scale = wrapper._sm_scale
     if scale is None:
@@ -576,7 +576,7 @@ def scale_of(wrapper: Any, shapes: Shapes) -> float:
 
 
 class AttentionAdapter(routing.RouteAdapter):
-    """Wraps the plans and the runs of one class of wrappers.
+    """Wraps the plan and run methods of one class of wrappers.
 
     Attributes
     ----------
@@ -602,7 +602,7 @@ class AttentionAdapter(routing.RouteAdapter):
         ]
 
     def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what notes a plan, or routes a run."""
+        """Return a function that records a plan, or routes a run."""
         if spec.name in PLANS:
             return note_plans(orig, planned, self.route.note, self.route.refuse)
         routed = routing.route_calls(self.route, orig)
@@ -618,40 +618,42 @@ class AttentionAdapter(routing.RouteAdapter):
 
 # -------------------------------------------------------------------------------------- views
 #
-# Views of caches that are made of the same tensor at each call are kept as long as it lives.
-# Making the views of a cache takes longer than all else that an adapter does with a call. A cache
-# lives long, and many callers hand over the same object each time.
+# Views of caches that are made of the same tensor in each call are kept as long as the tensor.
+# Making the views of a cache takes longer than the rest of an adapter's work on a call. A cache is
+# long-lived, and many callers pass the same object each time.
 #
-# An object is recognised by a weak reference to it. Its views stay right until it gets other memory
-# or another form, which only methods on the object itself can give it (``set_``, ``resize_``,
-# ``transpose_``, assignments to ``data``): so its address, sizes, strides and element type are
-# compared as well. Another memory cannot have come to the same address meanwhile, since the views
-# hold on to the old one. They are made of a detached alias: otherwise they would refer to the
-# tensor as their base and keep it alive, and with it the memory.
+# An object is recognised by a weak reference. Its views stay valid until its memory or shape
+# changes, which only methods on the object itself can do (``set_``, ``resize_``, ``transpose_``,
+# assignments to ``data``): therefore its address, sizes, strides and element type are compared as
+# well. Different memory cannot have the same address, because the views keep the old memory alive.
+# They are made of a detached alias: otherwise they would refer to the tensor as their base and keep
+# it, and its memory, alive.
 
 _MOST = 1024
 
 
 class Views:
-    """What was made of tensors."""
+    """A cache of views of tensors."""
 
     def __init__(self) -> None:
-        # Also has the weak references of tensors that were seen once, without callbacks.
+        # Also contains weak references, without callbacks, to tensors that were seen once.
         self._kept: dict[int, tuple[Any, ...]] = {}
 
     def __len__(self) -> int:
         return sum(len(each) > 1 for each in list(self._kept.values()))
 
     def of(self, tensor: torch.Tensor, make: Callable[[torch.Tensor], T]) -> T:
-        """Return what ``make(tensor)`` returns: views of it, those of an earlier call if they hold.
+        """Return ``make(tensor)``, or the views of an earlier call if they are still valid.
 
         Parameters
         ----------
         tensor : torch.Tensor
-            Of whatever kind; what is no plain tensor, or wants gradients, has its views made anew.
+            Any tensor; views of tensor subclasses, and of tensors that require gradients, are not
+            cached.
         make : callable
-            Makes views, by operations that compute nothing; always the same function, since what
-            another one has made is not taken. For one tensor the views of one are kept.
+            Creates views without computing anything; must be the same function each time, because
+            views made by another function are not reused. Only one function's views are kept per
+            tensor.
         """
         kept = self._kept.get(id(tensor))
         if kept is None or kept[0]() is not tensor:
@@ -672,7 +674,7 @@ class Views:
         return self._keep(tensor, make)
 
     def _see(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor was seen: for many callers make another object for each call."""
+        """Record that a tensor was seen: many callers make a new object for each call."""
         if len(self._kept) >= _MOST:
             self._kept.clear()
         self._kept[id(tensor)] = (weakref.ref(tensor),)
@@ -684,7 +686,7 @@ class Views:
             return make(tensor)
         try:
             address = tensor.data_ptr()
-        except RuntimeError:  # it has no memory, but stands for something in a transform
+        except RuntimeError:  # it has no memory: a placeholder in a transform
             return make(tensor)
         if not address:
             return make(tensor)
@@ -701,7 +703,7 @@ class Views:
 
 
 views = Views()
-"""Those of all adapters."""
+"""The views used by all adapters."""
 
 
 FORM = "form of the kv cache"
@@ -711,17 +713,17 @@ FORM = "form of the kv cache"
 
 
 def as_pages(cache: Any, layout: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values of a paged cache, as definitions have them.
+    """Return keys and values of a paged cache, in the form of definitions.
 
     Parameters
     ----------
     cache : tuple of two tensors, or tensor
-        Keys and values, or one tensor with both in its second dimension. Where pages have one
-        place, the dimension of places may be left out.
+        Keys and values, or one tensor with both in its second dimension. If pages have one slot,
+        the slot dimension may be omitted.
     layout : str
-        ``_kv_layout`` of the object: whether places come before heads (NHD) or after (HND).
+        ``_kv_layout`` of the object: slots before heads (NHD) or after (HND).
     dtype : torch.dtype
-        What elements must be.
+        Required element type.
 
     Returns
     -------
@@ -731,14 +733,14 @@ def as_pages(cache: Any, layout: str, dtype: torch.dtype) -> tuple[torch.Tensor,
     Raises
     ------
     UnroutableError
-        If it is none of these.
+        If the cache has none of these forms.
     """
     if not isinstance(cache, tuple):
         try:
             k, v = views.of(cache, _HALVES_OF[layout])
         except KeyError:
             raise UnroutableError("kv layout") from None
-        except TypeError:  # nothing that there is a weak reference to
+        except TypeError:  # an object without weak references
             raise UnroutableError(FORM) from None
         if k.dtype is not dtype:
             raise UnroutableError("dtype")
@@ -764,10 +766,10 @@ def _halves_of_nhd(cache: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _halves_of_hnd(cache: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Likewise, of a cache in which heads come before places."""
+    """Likewise, for a cache with heads before slots."""
     import torch
 
-    # One view for both halves, rather than one for each.
+    # One view for both halves instead of one for each.
     turned = isinstance(cache, torch.Tensor) and cache.dim() == 5
     return _halves_of_nhd(cache.transpose(2, 3) if turned else cache)
 
@@ -776,7 +778,7 @@ _HALVES_OF = {"NHD": _halves_of_nhd, "HND": _halves_of_hnd}
 
 
 def _rearranged(pages: torch.Tensor, layout: str) -> torch.Tensor:
-    if pages.dim() == 3:  # one place on a page: where it would be makes no difference
+    if pages.dim() == 3:  # one slot per page: its position does not matter
         return views.of(pages, _one_place)
     if pages.dim() != 4:
         raise UnroutableError(FORM)
@@ -796,14 +798,14 @@ def _places_first(pages: torch.Tensor) -> torch.Tensor:
 
 
 class PagedRoute(AttentionRoute):
-    """The ``run`` of a class of wrappers for paged keys and values.
+    """Route for the ``run`` of a class of wrappers for paged keys and values.
 
     Attributes
     ----------
     prefixes : tuple of str
-        What names of definitions begin with, the usual one first.
+        Prefixes of definition names, the usual one first.
     causal : bool
-        Whether requests have several queries, the last of which sees all keys.
+        Whether requests have several queries, of which the last sees all keys.
     """
 
     key_buffer = "_paged_kv_indptr_buf"
@@ -884,13 +886,13 @@ class DecodeRoute(PagedRoute):
     keys = (0, "indptr")
 
     def refusal(self, wrapper: Any) -> Optional[str]:
-        """Return why a plan is none of a definition: each request must have one query."""
+        """Return why a plan matches no definition: each request must have one query."""
         if getattr(wrapper, "_window_right", 0) != 0:
             return "sliding window"
         return None if getattr(wrapper, "_q_len_per_req", 1) in (1, None) else "several queries"
 
     def number_of_queries(self, wrapper: Any, plan: Planned) -> Optional[int]:
-        """Return how many requests there are, each of which has one query."""
+        """Return the number of requests, each of which has one query."""
         found: int = wrapper._paged_kv_last_page_len_buf.shape[0]
         return found
 
@@ -914,7 +916,7 @@ class PrefillRoute(PagedRoute):
         "window_left=None, sinks=None"
     )
     definitions = ("gqa_paged_prefill_causal_h*", "gqa_paged_prefill_h*")
-    # The second is what FlashInfer's own traces call it, causal as well.
+    # The second is the name in FlashInfer's own traces, which is causal as well.
     prefixes = ("gqa_paged_prefill_causal", "gqa_paged_prefill")
     causal = True
     queries = (0, "qo_indptr")
@@ -926,10 +928,10 @@ class PrefillRoute(PagedRoute):
 
 
 class RaggedRoute(AttentionRoute):
-    """``BatchPrefillWithRaggedKVCacheWrapper.run``, named by its head sizes.
+    """Route for ``BatchPrefillWithRaggedKVCacheWrapper.run``, named by its head sizes.
 
-    ``gqa_ragged_prefill_causal_h*_kv*_d*`` where keys and values are of one size; otherwise, as in
-    latent attention whose projections are not absorbed, ``mla_ragged_prefill_causal_h*_qk*_vo*``.
+    ``gqa_ragged_prefill_causal_h*_kv*_d*`` if keys and values have the same size; otherwise, as in
+    latent attention with unabsorbed projections, ``mla_ragged_prefill_causal_h*_qk*_vo*``.
     """
 
     owner = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
@@ -951,7 +953,7 @@ class RaggedRoute(AttentionRoute):
     key_buffer = "_kv_indptr_buf"
 
     def refusal(self, wrapper: Any) -> Optional[str]:
-        """Return why a plan is none of a definition: values and outputs may lie elsewhere."""
+        """Return why a plan matches no definition: values and outputs may have other offsets."""
         keys, queries = wrapper._kv_indptr_buf, wrapper._qo_indptr_buf
         if getattr(wrapper, "_v_indptr_buf", keys) is not keys:
             return "offsets of values"
@@ -967,11 +969,11 @@ class RaggedRoute(AttentionRoute):
         if size != k.shape[2]:
             raise UnroutableError("shapes")
         if size != out:
-            if k.shape[1] != heads:  # for which the name has no place
+            if k.shape[1] != heads:  # which the name cannot express
                 raise UnroutableError("shapes")
             return (f"mla_ragged_prefill_causal_h{heads}_qk{size}_vo{out}",)
         sizes = f"h{heads}_kv{k.shape[1]}_d{size}"
-        # The second is what FlashInfer's own traces call it.
+        # The second is the name in FlashInfer's own traces.
         return f"gqa_ragged_prefill_causal_{sizes}", f"gqa_ragged_{sizes}"
 
     def understand(
@@ -994,7 +996,7 @@ class RaggedRoute(AttentionRoute):
             refuse_options(args, options)
         plan = self.planned(wrapper, q)
         refuse_standing(wrapper)
-        if getattr(wrapper, "_sinks", None) is not None:  # engines set it from outside
+        if getattr(wrapper, "_sinks", None) is not None:  # set by engines
             raise UnroutableError("attention sinks")
         refuse_prefill(wrapper, lse_base, lse_layout)
         k, v = self._rows(wrapper, plan, k, v)
@@ -1010,7 +1012,7 @@ class RaggedRoute(AttentionRoute):
     def _rows(
         self, wrapper: Any, plan: Planned, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values as ``[total_kv, num_kv_heads, head_dim]``, as far as in use."""
+        """Return the used part of keys and values as ``[total_kv, num_kv_heads, head_dim]``."""
         if k.dtype is not plan.dtype or v.dtype is not plan.dtype:
             raise UnroutableError("dtype")
         if wrapper._kv_layout == "HND":

@@ -1,4 +1,4 @@
-"""``fib adapters``: which functions of libraries are routed through apply and tracing."""
+"""``fib adapters``: list the library functions that are routed through apply and tracing."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def list_adapters(
     as_json: AsJson = False,
 ) -> None:
     """List the targets of all adapters: the state of each, and why one would not be patched."""
-    # What a plugin or a library prints is talk, and must not end up in the data.
+    # Output printed by plugins or libraries must not end up in the data on stdout.
     with redirect_stdout(sys.stderr):
         catalog = discover(replace(Settings.from_env(), strict=False))
         found = survey(catalog, check=check)
     known = [entry.name for entry in catalog.adapters]
-    words = sorted(env.adapters(), key=lambda word: word.startswith("-"))  # those to use first
+    words = sorted(env.adapters(), key=lambda word: word.startswith("-"))  # adapters to use first
     patterns = [word.removeprefix("-").strip() for word in words]
     idle = [each for each in patterns if not fnmatch.filter(known, each)]
     if as_json:
@@ -80,7 +80,7 @@ def list_adapters(
 
 
 def survey(catalog: Catalog, *, check: bool = False) -> list[PatchStatus]:
-    """Return what there is to say of each target of each adapter.
+    """Return the status of each target of each adapter.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ def survey(catalog: Catalog, *, check: bool = False) -> list[PatchStatus]:
         The plugins.
     check : bool
         Whether to import the libraries, patch every target, and restore it. Otherwise no library is
-        imported, and what is installed counts as good.
+        imported, and installed libraries are assumed to work.
 
     Returns
     -------
     list of PatchStatus
-        In the order of selection. Refused adapters, whose name is claimed twice, come last.
+        In the order of selection. Rejected adapters, whose name is registered twice, come last.
     """
     found: list[PatchStatus] = []
     manager = patch_manager.PatchManager()
@@ -123,7 +123,7 @@ def survey(catalog: Catalog, *, check: bool = False) -> list[PatchStatus]:
 
 
 def _require(library: str, *, import_it: bool) -> None:
-    """Raise if a library is not there."""
+    """Raise if a library is not available."""
     reason = f"{library} is not installed"
     try:
         if import_it:
@@ -139,7 +139,7 @@ def _require(library: str, *, import_it: bool) -> None:
 
 
 def _dated(status: PatchStatus) -> PatchStatus:
-    """Return a status with the version of the library, which is imported or only installed."""
+    """Return a status with the version of the imported or installed library."""
     found = status.version or patch_manager.version_of(status.path)
     return replace(status, version=found or _installed_version(status.path.partition(".")[0]))
 

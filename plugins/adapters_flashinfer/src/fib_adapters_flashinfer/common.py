@@ -1,6 +1,6 @@
-"""What the adapters share: signatures, options that do nothing, buffers, epsilons, definitions.
+"""Shared code of the adapters: signatures, neutral options, buffers, epsilons, definitions.
 
-Importing this module does not import torch: adapters are made and listed where nothing is run.
+Importing this module does not import torch: adapters are created and listed without running.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NUMBERS = (float, int, bool)
-_MOST_NAMES = 1024  # names are made of shapes, of which a program may have any number
+_MOST_NAMES = 1024  # names are derived from shapes, whose number is unlimited
 
 
 # ----------------------------------------------------------------------------------- options
@@ -35,8 +35,8 @@ _MOST_NAMES = 1024  # names are made of shapes, of which a program may have any 
 def unit_scale(value: Any) -> bool:
     """Return whether a scale is None or 1, as a number.
 
-    Engines pass 1.0 where nothing is calibrated, so it has to count as no scale. A tensor on the
-    CPU with one element is read; one on a device is taken for a scale that does something.
+    Engines pass 1.0 without calibration, so 1.0 must count as no scale. A one-element tensor on the
+    CPU is read; a tensor on a device counts as a real scale.
     """
     if value is None:
         return True
@@ -53,7 +53,7 @@ def unit_scale(value: Any) -> bool:
 
 
 def fill(buffer: Optional[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
-    """Return the caller's buffer with `value` in it; `value` itself if there is no buffer."""
+    """Return the caller's buffer filled with `value`; `value` itself if there is no buffer."""
     if buffer is None or buffer is value:
         return value
     buffer.copy_(value.view(buffer.shape) if value.shape != buffer.shape else value)
@@ -63,10 +63,10 @@ def fill(buffer: Optional[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
 def with_lse(
     result: Any, out: Optional[torch.Tensor], lse: Optional[torch.Tensor], return_lse: bool
 ) -> Any:
-    """Return what attention returns, from the outputs of a definition: both, or the first.
+    """Return the result of attention from the outputs of a definition: both, or only the first.
 
-    The caller's buffers are filled and returned. `lse` is filled even if it is not to be returned,
-    as the kernels do it.
+    The caller's buffers are filled and returned. `lse` is filled even if it is not returned, as the
+    kernels do.
     """
     outputs = result if isinstance(result, (tuple, list)) else (result,)
     if not return_lse and lse is None:
@@ -81,23 +81,22 @@ def with_lse(
 
 
 def nobody() -> None:
-    """Return None: stands for the reference to who is active where nobody was asked for yet.
+    """Return None: the initial value of a weak reference to the active calls.
 
-    Who is active is held by weak references, since wrappers of an engine, and adapters, live on
-    when it ends; and with it would its solutions.
+    Active calls are referenced weakly, because an engine's wrappers and adapters outlive them, and
+    would otherwise keep their solutions alive.
     """
 
 
 class PerDefinition(Generic[T]):
-    """What is worked out once from each definition, and anew when other things are enabled.
+    """Values computed once for each definition, and again when the enabled state changes.
 
     Parameters
     ----------
     work_out : callable
-        Takes the name of a definition, and the definition, or None if nobody who is enabled has one
-        of that name.
+        Takes the name of a definition, and the definition, or None if no active runtime has it.
     name_of : callable, optional
-        Makes the name from what it is asked by, a size say. Default: it is asked by names.
+        Computes the name from the key of a look-up, such as a size. Default: keys are names.
     """
 
     def __init__(
@@ -110,9 +109,9 @@ class PerDefinition(Generic[T]):
         self._known: tuple[Any, dict[Any, T]] = (nobody, {})
 
     def __call__(self, key: Any) -> T:
-        """Return what was worked out for the definition that `key` stands for."""
+        """Return the value for the definition that `key` refers to."""
         calls, found = self._known
-        # Replaced as a whole whenever who is active, or what they know, has changed.
+        # Replaced as a whole whenever the active runtimes or their definitions change.
         if calls() is not router.calls:
             calls, found = self._known = (weakref.ref(router.calls), {})
         value = found.get(key)
@@ -126,9 +125,9 @@ class PerDefinition(Generic[T]):
 
 # -------------------------------------------------------------------------------- signatures
 #
-# A signature is written as its parameters are in source code: ``"input, weight, eps=1e-06"``. What
-# an adapter knows are the leading parameters; releases add others at the end, which is fine as long
-# as they need not be given: a call that gives one is not understood, and goes to the original.
+# A signature is written like parameters in source code: ``"input, weight, eps=1e-06"``. An adapter
+# supports the leading parameters. Later releases may add others at the end if they are optional: a
+# call that uses one is not understood, and goes to the original.
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -140,15 +139,15 @@ def parse(parameters: str) -> Signature:
 
 
 def difference(known: Signature, found: Signature) -> Optional[str]:
-    """Return how a function's signature differs from what is known; None if it does not matter.
+    """Return how a function's signature differs from the known one; None if it is compatible.
 
     Parameters
     ----------
     known : inspect.Signature
-        Its parameters that may be given by position are the leading ones of the function, of the
-        same names and defaults. Those by keyword alone have the same defaults, if they are there.
+        Its positional parameters must be the leading ones of the function, with the same names and
+        defaults. Its keyword-only parameters must have the same defaults, if they exist.
     found : inspect.Signature
-        Of the function. Any further parameter needs a default, or takes any number of arguments.
+        Signature of the function. Additional parameters need a default, or must be variadic.
     """
     leading = [each for each in known.parameters.values() if each.kind in _BY_POSITION]
     positional = [each for each in found.parameters.values() if each.kind in _BY_POSITION]
@@ -171,10 +170,10 @@ def difference(known: Signature, found: Signature) -> Optional[str]:
 
 
 def require_free(original: Callable[..., Any]) -> None:
-    """Leave a function to FlashInfer's own Trace Apply, if that has wrapped it.
+    """Raise if FlashInfer's own Trace Apply has wrapped the function.
 
-    Each call has one that answers it. Of one wrapper over the other, FlashInfer's would take ours
-    off as well, when it is disabled.
+    Only one of the two can answer a call. If both wrapped a function, FlashInfer would also remove
+    our wrapper when it is disabled.
     """
     if getattr(original, "_trace_apply", False):
         reason = "FlashInfer's own Trace Apply answers its calls (flashinfer.trace_apply)"
@@ -186,18 +185,18 @@ def _said(parameter: Parameter) -> str:
 
 
 def expects(*known: str) -> Callable[[Callable[..., Any]], Optional[str]]:
-    """Return a function that says why an original is not supported.
+    """Return a function that checks whether an original is supported.
 
     Parameters
     ----------
     *known : str
-        Signatures that are supported, each as its parameters; see `difference`. One that fits
-        suffices. Of methods they have ``self`` first.
+        Supported signatures, each as source code of its parameters; see `difference`. One match is
+        sufficient. Those of methods start with ``self``.
 
     Returns
     -------
     callable
-        Takes the original; returns the reason, which begins with "version mismatch", or None.
+        Takes the original; returns None, or a reason that starts with "version mismatch".
     """
     wanted = tuple(parse(parameters) for parameters in known)
 
@@ -208,7 +207,7 @@ def expects(*known: str) -> Callable[[Callable[..., Any]], Optional[str]]:
         except (TypeError, ValueError) as error:
             return f"version mismatch: its signature cannot be read ({error})"
         problems = [difference(each, found) for each in wanted]
-        # Releases are listed from old to new, and an unknown one is likely newer than all of them.
+        # Releases are listed from old to new; an unknown one is probably newer than all of them.
         return None if None in problems else f"version mismatch: {problems[-1]}"
 
     return problem
@@ -217,15 +216,15 @@ def expects(*known: str) -> Callable[[Callable[..., Any]], Optional[str]]:
 # ---------------------------------------------------------------------------------- epsilons
 
 DEFAULT_EPS = 1e-6
-"""FlashInfer's default, and what a definition means that does not say which epsilon it has."""
+"""FlashInfer's default, also used for definitions that do not specify an epsilon."""
 
 OTHER_EPS = "eps is not the definition's"
-"""Reason: a call with another epsilon is another computation."""
+"""Reason: with a different epsilon the computation differs."""
 
 _TAG = "eps:"
-# Configurations keep epsilons as float32 now and then, which is off by 6e-8 of the value at most.
+# Some configurations store epsilons as float32, with a relative error of at most 6e-8.
 _TOLERANCE = 1e-6
-_LARGEST = 0.01  # of numbers that are taken for an epsilon
+_LARGEST = 0.01  # numbers up to this may be an epsilon
 
 
 def takes_eps(definition: Definition) -> bool:
@@ -234,15 +233,15 @@ def takes_eps(definition: Definition) -> bool:
 
 
 def same_eps(eps: float, known: Optional[float]) -> bool:
-    """Return whether two epsilons are the same number, perhaps rounded to float32."""
+    """Return whether two epsilons are equal, possibly after rounding to float32."""
     return known is not None and (eps == known or math.isclose(eps, known, rel_tol=_TOLERANCE))
 
 
 def epsilon_of(definition: Definition) -> Optional[float]:
-    """Return the epsilon that a definition has, which has no such input.
+    """Return the epsilon of a definition that does not have it as an input.
 
-    It is what a tag says (``"eps:1e-5"``), else the one number that the reference uses as an
-    epsilon, else FlashInfer's default. None if the reference uses several, and no tag decides.
+    The value of a tag (``"eps:1e-5"``), else the only number that the reference uses as an epsilon,
+    else FlashInfer's default. None if the reference uses several and no tag decides.
     """
     for tag in definition.tags or ():
         if tag.startswith(_TAG):
@@ -258,7 +257,7 @@ def epsilon_of(definition: Definition) -> Optional[float]:
 def reference_epsilons(source: str) -> frozenset[float]:
     """Return the numbers in the code of a reference that can be an epsilon: those up to 0.01.
 
-    But for arguments of another name, such as ``atol=1e-3``. Nothing if it is no Python.
+    Arguments of other names, such as ``atol=1e-3``, are excluded. Empty if it is not Python.
     """
     try:
         tree = ast.parse(source)

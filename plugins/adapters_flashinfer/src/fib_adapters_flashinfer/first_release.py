@@ -1,7 +1,7 @@
-"""FlashInfer's functions, routed through apply and tracing; the names of the first release.
+"""Functions of the first release for routing FlashInfer's functions through apply and tracing.
 
-Nothing of this has to be called: adapters are installed while something is applied or traced that
-they route, and taken off afterwards. What helped adapters then is for those that others wrote.
+Calling them is not required: adapters are installed while a definition that they route is applied
+or traced, and removed afterwards. The helpers remain for third-party adapters.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _LIBRARY = "flashinfer"
 
 
 def install_flashinfer_integrations() -> list[PatchStatus]:
-    """Have FlashInfer patched as far as anything is applied or traced, now and from now on.
+    """Patch FlashInfer as needed by apply and tracing, now and from now on.
 
-    That is so from the start; only `uninstall_flashinfer_integrations` makes it otherwise.
+    This is the default state; only `uninstall_flashinfer_integrations` changes it.
 
     Returns
     -------
     list of PatchStatus
-        What became of each target. Empty if nothing is applied or traced.
+        State of each target. Empty if nothing is applied or traced.
     """
     return _suspended(False)
 
 
 def uninstall_flashinfer_integrations() -> list[PatchStatus]:
-    """Give FlashInfer its own functions back, and leave it alone until it is installed again.
+    """Restore FlashInfer's functions, and do not patch it again until it is installed again.
 
     Returns
     -------
     list of PatchStatus
-        What became of each target.
+        State of each target.
     """
     return _suspended(True)
 
@@ -61,22 +61,22 @@ def _suspended(suspended: bool) -> list[PatchStatus]:
     return [status for status in statuses if status.path.partition(".")[0] == _LIBRARY]
 
 
-# --------------------------------------------------------------------- for adapters of others
+# --------------------------------------------------------------- helpers for third-party adapters
 
 
 def infer_kv_layout_from_args(inst: Any) -> Optional[str]:
-    """Return ``"NHD"`` or ``"HND"``, as a wrapper of FlashInfer was made; None if it has none."""
+    """Return the layout ``"NHD"`` or ``"HND"`` of a FlashInfer wrapper; None if it has none."""
     return getattr(inst, "_kv_layout", None)
 
 
 def infer_paged_kv_layout_from_tensors(paged_kv_cache: Any, num_kv_heads: int) -> Optional[str]:
-    """Return the layout of pages by their shape; None if that fits neither or both."""
+    """Return the layout of pages by their shape; None if neither or both match."""
     pages = paged_kv_cache[0] if isinstance(paged_kv_cache, tuple) else paged_kv_cache[:, 0]
     return infer_ragged_kv_layout_from_tensors(pages[0], num_kv_heads)
 
 
 def infer_ragged_kv_layout_from_tensors(ragged_k_or_v: Any, num_kv_heads: int) -> Optional[str]:
-    """Return the layout of a tensor of three dimensions; None if it fits neither or both."""
+    """Return the layout of a three-dimensional tensor; None if neither or both match."""
     first, second = (size == num_kv_heads for size in ragged_k_or_v.shape[:2])
     return None if first is second else "HND" if first else "NHD"
 
@@ -96,12 +96,12 @@ def normalize_ragged_kv_to_nhd(ragged_k_or_v: torch.Tensor, kv_layout: str) -> t
 
 
 def pick_sm_scale_gqa(head_dim: int, maybe: Any) -> float:
-    """Return the scale that is given, or the default for heads of that size."""
+    """Return the given scale, or the default for heads of that size."""
     return 1.0 / sqrt(head_dim) if maybe is None else float(maybe)
 
 
 def pick_sm_scale_mla(head_dim_qk_nope: int, head_dim_qk_pe: int, maybe: Any) -> float:
-    """Return the scale that is given, or the default for heads of both parts together."""
+    """Return the given scale, or the default for heads of the combined size."""
     return pick_sm_scale_gqa(head_dim_qk_nope + head_dim_qk_pe, maybe)
 
 
@@ -113,5 +113,5 @@ def write_back_outputs(
     out_buf: Optional[torch.Tensor] = None,
     lse_buf: Optional[torch.Tensor] = None,
 ) -> Any:
-    """Return outputs of attention in the caller's buffers, where there are any."""
+    """Return outputs of attention in the caller's buffers, if there are any."""
     return with_lse((output, lse), out_buf, lse_buf, want_lse)

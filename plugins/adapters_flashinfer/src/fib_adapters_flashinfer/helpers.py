@@ -1,4 +1,4 @@
-"""What wrappers are often in need of: arguments by name, and a memory for each object."""
+"""Helpers for wrappers: arguments by name, and data stored per object."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ArgBinder:
-    """Gives the arguments of a call by name, as the signature of a function says.
+    """Maps the arguments of a call to names, according to a function's signature.
 
-    The signature is read once. Binding takes microseconds: fine for a `plan`, too long for what is
-    called in every layer.
+    The signature is read once. Binding takes microseconds: suitable for `plan`, but too slow for
+    functions that are called in every layer.
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ class ArgBinder:
     Raises
     ------
     ValueError
-        If it has no signature, as some built-in functions have none.
+        If it has no signature, like some built-in functions.
     TypeError
-        If it cannot be called.
+        If it is not callable.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -37,13 +37,13 @@ class ArgBinder:
 
     @classmethod
     def from_callable(cls, fn: Callable[..., Any]) -> ArgBinder:
-        """Return the binder of a function: one that was made before, if there is one."""
+        """Return the binder of a function, from the cache if possible."""
         try:
             return _binder(fn) if cls is ArgBinder else cls(fn)
         except TypeError:
             if not callable(fn):
                 raise
-            return cls(fn)  # one that cannot be hashed
+            return cls(fn)  # unhashable
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return all arguments by name.
@@ -51,21 +51,21 @@ class ArgBinder:
         Parameters
         ----------
         args : tuple
-            Those by position.
+            Positional arguments.
         kwargs : mapping
-            Those by name.
+            Keyword arguments.
 
         Returns
         -------
         dict
-            One entry per parameter, defaults filled in. Of ``**kwargs`` the entries stand beside
-            the others, not in a dict of their own: options of FlashInfer's ``plan`` are declared
-            in some releases and taken by ``**kwargs`` in others.
+            One entry per parameter, with defaults filled in. Entries of ``**kwargs`` are merged
+            into this dict: options of FlashInfer's ``plan`` are declared in some releases and taken
+            by ``**kwargs`` in others.
 
         Raises
         ------
         TypeError
-            If they do not fit.
+            If the arguments do not match the signature.
         """
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -82,10 +82,10 @@ def _binder(fn: Callable[..., Any]) -> ArgBinder:
 
 
 class PerObject(Generic[T]):
-    """What is known of each of some objects, for as long as it lives.
+    """Stores a value for each object, for the lifetime of the object.
 
-    Objects count by identity, whatever they say of their equality, and need not be hashable: to
-    look one up by a weak reference would cost a hash of it each time.
+    Objects are compared by identity, even if they define equality, and need not be hashable: a
+    look-up by weak reference would compute a hash each time.
     """
 
     def __init__(self) -> None:
@@ -95,20 +95,20 @@ class PerObject(Generic[T]):
         return len(self._known)
 
     def find(self, obj: Any) -> Optional[T]:
-        """Return what is known of an object."""
-        # The reference says whether the identity is still this object's.
+        """Return the value of an object."""
+        # The reference tells whether the identity still belongs to this object.
         found = self._known.get(id(obj))
         return found[1] if found is not None and found[0]() is obj else None
 
     def keep(self, obj: Any, value: T) -> T:
-        """Keep what is known of an object."""
+        """Store the value of an object."""
         self._known[id(obj)] = self._entry(obj, value)
         return value
 
     def _entry(self, obj: Any, value: T) -> tuple[weakref.ref[Any], T]:
         key, known = id(obj), self._known
 
-        # By then the identity may be that of another object, with an entry of its own.
+        # By then the identity may belong to another object with its own entry.
         def forget(gone: weakref.ref[Any]) -> None:
             entry = known.get(key)
             if entry is not None and entry[0] is gone:
@@ -122,13 +122,13 @@ class PerObject(Generic[T]):
 
 
 class ContextStore(PerObject["dict[str, Any]"]):
-    """Remembers something for each object, for as long as the object lives.
+    """Stores a dict for each object, for the lifetime of the object.
 
-    An object that cannot be referred to weakly gets a new dict each time.
+    An object without support for weak references gets a new dict each time.
     """
 
     def get(self, inst: object) -> dict[str, Any]:
-        """Return the dict of an object: the same one each time, empty at first."""
+        """Return the dict of an object: the same one each time, initially empty."""
         known = self.find(inst)
         if known is not None:
             return known
@@ -136,8 +136,8 @@ class ContextStore(PerObject["dict[str, Any]"]):
             made = self._entry(inst, {})
         except TypeError:
             return {}
-        # No lock, which a finalizer that asks in between would wait for, or a forked child. Of
-        # several threads the first one's entry counts, unless it is of an object that is gone.
+        # No lock, because a finalizer or a forked child could wait for it forever. If several
+        # threads race, the first entry wins, unless it belongs to a dead object.
         found = self._known.setdefault(id(inst), made)
         if found[0]() is not inst:
             found = self._known[id(inst)] = made

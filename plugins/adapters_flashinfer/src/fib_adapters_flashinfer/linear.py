@@ -1,4 +1,4 @@
-"""``torch.nn.functional.linear`` without a bias: matrix products with a transposed weight."""
+"""``torch.nn.functional.linear`` without bias: matrix products with a transposed weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEVICES = ("cuda", "cpu")
 
 
 def as_matrix(rows: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with its leading dimensions as one: a view.
+    """Return a view of a tensor with its leading dimensions merged.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def as_matrix(rows: torch.Tensor) -> torch.Tensor:
 class LinearRoute(routing.Route):
     """``linear(input, weight)`` is ``gemm_n{N}_k{K}``: A [M, K], B [N, K] -> C [M, N] = A B^T.
 
-    Leading dimensions of the input are handed on as one, if that needs no copy.
+    Leading dimensions of the input are merged if that needs no copy.
     """
 
     label = "torch.nn.functional.linear"
@@ -43,7 +43,7 @@ class LinearRoute(routing.Route):
     def understand(
         self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor] = None
     ) -> Understood:
-        """Say what a call means."""
+        """Interpret a call; see `Route.understand`."""
         if bias is not None:
             raise UnroutableError("bias")
         _require_plain(input, weight)
@@ -80,16 +80,16 @@ class LinearAdapter(routing.RouteAdapter):
 
 @functools.cache
 def _torch() -> Any:
-    """Return torch: the library that is patched, which making the adapter must not import."""
+    """Return torch, the patched library, which creating the adapter must not import."""
     import torch
 
     return torch
 
 
 def _require_plain(input: torch.Tensor, weight: torch.Tensor) -> None:
-    """Refuse what torch would do more with than multiply: differentiate, cast, dispatch."""
+    """Refuse calls in which torch would do more than multiply: differentiate, cast, dispatch."""
     torch = _torch()
-    # Other kinds of tensors compute in ways of their own: sharded, quantised, fake ones.
+    # Tensor subclasses (sharded, quantised, fake) define their own computation.
     plain, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
     if type(input) not in plain or type(weight) not in plain:
         raise UnroutableError("kind of tensor")

@@ -1,10 +1,10 @@
-"""Definitions made of calls, by the trace templates of the FlashInfer that is installed.
+"""Definitions derived from calls, using the trace templates of the installed FlashInfer.
 
-A solution may be chosen for a definition that no dataset has. What its inputs and outputs are, the
-template of the function says; their element types, and the sizes of constant axes, are those of the
-first call. What a solution of FlashInfer's may take besides stays the same in all calls: optional
-inputs that the first call does not give are None, and flags such as ``return_lse`` are on, so that
-a solution always returns all outputs.
+A solution may be chosen for a definition that no dataset has. The function's template describes its
+inputs and outputs; element types and sizes of constant axes are taken from the first call. The
+remaining arguments of a FlashInfer solution stay the same in all calls: optional inputs that the
+first call does not give are None, and flags such as ``return_lse`` are on, so that a solution
+always returns all outputs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 NO_TEMPLATES = "it has no trace template; FlashInfer has had them since 0.6.10"
-"""Why there is nothing to make a definition of, nor to route a function by, in earlier releases."""
+"""Reason why earlier releases allow neither deriving a definition nor routing a function."""
 
-# What templates lack, and calls cannot do without: how full the last page of each request is.
+# Required by calls, but missing in templates: the used slots on the last page of each request.
 _FURTHER = {"kv_last_page_len": ("batch_size",)}
 _BEFORE = "sm_scale"  # as in the public dataset
 _FLAGS = frozenset({"return_lse"})
@@ -34,7 +34,7 @@ _SCALARS = {bool: "bool", int: "int64", float: "float32"}
 
 
 class TemplatedRoute(routing.Route):
-    """A route that is written by hand, of a function that has a template.
+    """A hand-written route for a function that has a template.
 
     Attributes
     ----------
@@ -45,13 +45,13 @@ class TemplatedRoute(routing.Route):
     untemplated: ClassVar[tuple[str, ...]] = ()
 
     def lacks(self, name: str) -> Optional[str]:
-        """Return why no definition of that name can be made of calls; None if one can."""
+        """Return why no definition of that name can be derived from calls; None if one can."""
         if any(fnmatchcase(name, pattern) for pattern in self.untemplated):
             return "no trace template of FlashInfer describes such calls"
         return None if self._templates() else NO_TEMPLATES
 
     def define(self, understood: routing.Understood) -> routing.Made:
-        """Return the definition that a call is of; see `Route.define`."""
+        """Return the definition of a call; see `Route.define`."""
         if problem := self.lacks(understood.name):
             raise ConfigError(problem)
         given = dict(zip(self.parameters.parameters, understood.inputs, strict=True))
@@ -76,31 +76,31 @@ def make(
     flags: Collection[str] = (),
     outputs: Optional[int] = None,
 ) -> routing.Made:
-    """Make the definition that a call is of.
+    """Derive the definition of a call.
 
     Parameters
     ----------
     name : str
-        What it is called.
+        Name of the definition.
     path : str
-        Where its function is.
+        Path of the function.
     template : TraceTemplate
-        FlashInfer's.
+        FlashInfer's template.
     given : mapping of str to Any
-        The inputs of the call, by the names of the template.
+        The inputs of the call, by their names in the template.
     arguments : mapping of str to Any, optional
-        All arguments of the call by the function's names.
+        All arguments of the call, by the function's parameter names.
     buffers : mapping of int to torch.Tensor, optional
-        Where outputs go, by their position.
+        Destination buffers of outputs, by position.
     flags : collection of str
-        Inputs that ask for outputs.
+        Inputs that request outputs.
     outputs : int, optional
-        How many outputs of the template there are; all by default.
+        Number of outputs of the template that are used; default: all.
 
     Raises
     ------
     ConfigError
-        If the call has something that no definition can have.
+        If the call has a property that a definition cannot express.
     """
     import torch
 
@@ -163,7 +163,7 @@ def make(
 
 
 def _ordered(template: Any, given: Mapping[str, Any]) -> list[str]:
-    """Return the inputs of a template, with what a call needs besides."""
+    """Return the inputs of a template, including those required only by calls."""
     keys = [*template.inputs]
     for key in _FURTHER:
         if key not in keys and given.get(key) is not None:
@@ -174,7 +174,7 @@ def _ordered(template: Any, given: Mapping[str, Any]) -> list[str]:
 def _shape(
     key: str, value: torch.Tensor, axes: Collection[str], sizes: dict[str, int], template: Any
 ) -> list[str]:
-    """Return the axes of a tensor, and note their sizes."""
+    """Return the axes of a tensor, and record their sizes."""
     if value.dim() == 0:
         return []
     if value.dim() != len(axes):
@@ -201,7 +201,7 @@ def _axes(
         if hasattr(said, "abbrev"):
             fixed = getattr(said, "value", None)
             size = next((n for n in (fixed, sizes.get(axis), values.get(axis)) if n), None)
-            if size is not None:  # else of an optional input that is not given
+            if size is not None:  # None for axes of an optional input that is not given
                 found[axis] = {"type": "const", "value": int(size)}
     constants = {axis: each["value"] for axis, each in found.items() if "value" in each}
     for axis in found:
@@ -212,12 +212,12 @@ def _axes(
 
 
 def _derived(axis: str, constants: Mapping[str, int], constraints: Sequence[str]) -> Optional[int]:
-    """Return the size of an axis of outputs that constraints tie to constant ones, if any do."""
+    """Return the size of an output axis that constraints tie to constant axes, or None."""
     from flashinfer_bench.data.constraints import parse_constraint
 
     ties = []
     for text in constraints:
-        with suppress(DataError):  # of a form that datasets do not have
+        with suppress(DataError):  # an unsupported form of constraint
             tie = parse_constraint(text)
             if tie.decidable({**constants, axis: 1}) and not tie.decidable(constants):
                 ties.append(tie)
@@ -240,7 +240,7 @@ def _dtype(dtype: Any, what: str) -> str:
 
 
 def _dtype_of(spec: Any, template: Any, values: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """Return the element type of an output, as FlashInfer's own traces tell it."""
+    """Return the element type of an output, as in FlashInfer's own traces."""
     source: Any = getattr(spec, "dtype_from", None)
     asked: Any = getattr(spec, "dtype_from_scalar", None)
     if hasattr(values.get(source), "dtype"):
@@ -257,11 +257,11 @@ def _dtype_of(spec: Any, template: Any, values: Mapping[str, Any], given: Mappin
 
 
 def _reference(template: Any, inputs: Mapping[str, Any]) -> str:
-    """Return the reference of a template: adapters read its epsilon."""
+    """Return the reference of a template, from which adapters read the epsilon."""
     function = template.reference
     try:
         source = textwrap.dedent(inspect.getsource(function))
         name = function.__name__
-    except (TypeError, OSError, AttributeError):  # there is none, or no source of it
+    except (TypeError, OSError, AttributeError):  # no reference, or no source code
         return f"def run({', '.join(inputs)}):\n    raise NotImplementedError\n"
     return f"import math\n\nimport torch\n\n{source}\n\nrun = {name}\n"

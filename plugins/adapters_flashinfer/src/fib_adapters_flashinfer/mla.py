@@ -1,17 +1,17 @@
 """MLA over a paged cache: ``flashinfer.mla.BatchMLAPagedAttentionWrapper``.
 
-One wrapper class serves decode and prefill, so which definition a run is of follows from its plan:
-decode if every request has one query, prefill if the plan is causal, and none otherwise.
+One wrapper class serves decode and prefill, so the plan determines the definition of a run: decode
+if every request has one query, prefill if the plan is causal, and none otherwise.
 
-Definitions know pages by their offsets alone, or by these and the length of each last page; the
-wrapper knows the length of each request. A plan whose lengths do not fill its pages is none of a
-definition's.
+Definitions describe pages by their offsets alone, or by offsets and the length of each last page;
+the wrapper stores the length of each request. A plan whose lengths do not fill its pages matches no
+definition.
 
-What a plan says is read from the wrapper after it has planned, once per plan, and kept until it
-plans again. Of the arrays of a plan kernels read the page numbers alone from the buffers that the
-wrapper has: offsets and lengths they take from the schedule, which nobody else can read. A ``plan``
-that an engine has put in the place of a wrapper's own may write a schedule, and leave the buffers
-as they were (SGLang's for CUDA graphs does). So runs of such wrappers are not routed.
+The plan is read from the wrapper once after planning, and cached until the next plan. Of a plan's
+arrays, kernels read only the page numbers from the wrapper's buffers. Offsets and lengths come from
+the schedule, which cannot be read from outside. If an engine has replaced a wrapper's ``plan``, its
+replacement may write a schedule and leave the buffers unchanged (as SGLang does for CUDA graphs).
+Runs of such wrappers are therefore not routed.
 """
 
 from __future__ import annotations
@@ -59,26 +59,26 @@ _PLAN_SIGNATURES = (
 )
 
 ARRAYS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
-"""What a plan is made of. The wrapper keeps each in a buffer, ``_qo_indptr_buf``."""
+"""Arguments of a plan. The wrapper keeps each in a buffer, such as ``_qo_indptr_buf``."""
 
 FORM = "form of queries or keys"
-"""Reason: they are in a form that a release to come may have."""
+"""Reason: an unknown form, possibly of a future release."""
 
 REPLACED = "plan replaced by the caller"
-"""Reason: what the wrapper has may be of an earlier plan."""
+"""Reason: the wrapper's buffers may belong to an earlier plan."""
 
 LSE_ANY, LSE_NEVER, LSE_ALWAYS = "any", "never", "always"
 
 
 class Host(NamedTuple):
-    """What of a plan is decided on the host.
+    """Properties of a plan that are determined on the host.
 
     Attributes
     ----------
     stage : str
-        ``"decode"`` or ``"prefill"``; empty if it is neither.
+        ``"decode"`` or ``"prefill"``; empty for neither.
     problem : str, optional
-        Why runs of the plan are of no definition.
+        The reason why runs of the plan match no definition.
     total_q, total_pages : int
         Last elements of ``qo_indptr`` and ``kv_indptr``.
     """
@@ -92,21 +92,21 @@ class Host(NamedTuple):
 def read_host(
     qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, kv_lens: torch.Tensor, page_size: int
 ) -> Host:
-    """Work out what runs of a plan are.
+    """Determine the properties of a plan from its arrays.
 
     Parameters
     ----------
     qo_indptr, kv_indptr : torch.Tensor
         int32[batch_size + 1]. Offsets of queries in tokens, of keys in pages.
     kv_lens : torch.Tensor
-        int32[batch_size]. Keys of each request, in tokens.
+        int32[batch_size]. Number of keys of each request, in tokens.
     page_size : int
-        Tokens in a page.
+        Tokens per page.
 
     Returns
     -------
     Host
-        One of prefill may still not be causal.
+        A prefill may still turn out not to be causal.
     """
     queries, pages, lens = (each.tolist() for each in _fetched(qo_indptr, kv_indptr, kv_lens))
     if len(queries) != len(lens) + 1 or len(pages) != len(lens) + 1:
@@ -126,7 +126,7 @@ def read_host(
 
 
 def _fetched(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return tensors on the CPU, with one transfer at most."""
+    """Return tensors on the CPU, using at most one transfer."""
     if on_host(*tensors):
         return tensors
     import torch
@@ -141,23 +141,24 @@ def _fetched(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 class Plan:
-    """What is known of one plan of one wrapper.
+    """State of one plan of one wrapper.
 
     Attributes
     ----------
     info : Any
-        The schedule. A new plan has a new one.
+        The schedule. Each plan has a new one.
     host : Host
-        What is decided on the host.
+        Properties determined on the host.
     problem : str, optional
-        Why runs of the plan are of no definition.
+        The reason why runs of the plan match no definition.
     static : bool
-        Whether buffers are the caller's, for CUDA graphs: what they hold may change at each replay.
+        Whether buffers belong to the caller, for CUDA graphs: their content may change at each
+        replay.
     qo_indptr, kv_indptr, kv_indices : torch.Tensor
-        What definitions get. Offsets are copies where the caller could change them in place, since
-        kernels keep to what they were when the plan was made.
+        Inputs of definitions. Offsets are copied if the caller could change them in place, because
+        kernels use the values at planning time.
     known : tuple
-        The shapes that were seen last, and the name of their definition.
+        The most recent shapes, and the name of their definition.
     """
 
     def __init__(self, wrapper: Any, host: Optional[Host]) -> None:
@@ -190,14 +191,14 @@ class Plan:
         return last
 
     def last_page_len(self) -> Optional[torch.Tensor]:
-        """Return how many tokens each last page has, int32[batch_size]; None if pages have one.
+        """Return the tokens on each last page, int32[batch_size]; None if pages hold one token.
 
-        For CUDA graphs it is worked out in each run, so that replays work it out again.
+        For CUDA graphs it is computed in each run, so that replays compute it again.
         """
         return self._last_page_len() if self.static else self._last
 
     def indices(self) -> torch.Tensor:
-        """Return the pages, int32[num_kv_indices]: all of the buffer while a graph is captured."""
+        """Return the pages, int32[num_kv_indices]; the whole buffer while a graph is captured."""
         found: torch.Tensor = self.buffer if self.static and is_capturing() else self.kv_indices
         return found
 
@@ -208,7 +209,7 @@ class Plan:
         ckv_cache: torch.Tensor,
         kpe_cache: torch.Tensor,
     ) -> str:
-        """Return the definition that a run with such tensors is of."""
+        """Return the name of the definition for a run with such tensors."""
         seen = (q_nope.shape, q_pe.shape, ckv_cache.shape, kpe_cache.shape, q_nope.dtype)
         if self.known[0] != seen:
             self.known = (seen, self._examine(*seen))
@@ -230,21 +231,21 @@ class Plan:
 
 
 def owner_of(wrapper: Any) -> Any:
-    """Return what a run takes its state from; up to 0.6 that is the wrapper itself."""
+    """Return the object with a run's state; up to release 0.6 the wrapper itself."""
     return getattr(wrapper, "_planned_backend", None) or wrapper
 
 
 def _contract_of(wrapper: Any) -> tuple[tuple[bool, bool], str, Optional[str]]:
-    """Return what a plan demands of its runs, as later releases have it written down.
+    """Return the requirements of a plan for its runs, as recorded by later releases.
 
     Returns
     -------
     packed : tuple of bool
-        Whether queries, and whether keys, have to be one tensor each.
+        Whether queries, and whether keys, must be one tensor each.
     lse : str
-        Whether runs may, must or must not ask for sums.
+        Whether runs may, must or must not request log-sum-exp values.
     problem : str, optional
-        What no definition has.
+        A property that no definition has.
     """
     contract = getattr(wrapper, "_input_contract", None)
     if contract is None:
@@ -264,7 +265,7 @@ def _contract_of(wrapper: Any) -> tuple[tuple[bool, bool], str, Optional[str]]:
 
 
 class Refused(NamedTuple):
-    """Stands for a plan that raised: until there is another one, the object may be in between."""
+    """Marks a plan that raised: until the next plan, the object may be inconsistent."""
 
     info: Any
     problem: str = FAILED
@@ -280,8 +281,8 @@ def plan_of(wrapper: Any) -> Plan:
     Raises
     ------
     UnroutableError
-        If it has none, one that was not seen and cannot be read now, or one that was not made by
-        FlashInfer; or if its runs are of no definition.
+        If there is no plan, it was not recorded and cannot be read now, or it was not made by
+        FlashInfer; or if its runs match no definition.
     """
     if "plan" in vars(wrapper):
         raise UnroutableError(REPLACED)
@@ -298,7 +299,7 @@ def plan_of(wrapper: Any) -> Plan:
 
 
 def _note(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Read a plan from its arguments, where they are on the host and need no transfer."""
+    """Read a plan from its arguments, if they are on the host and need no transfer."""
     given = {**dict(zip(ARRAYS, args, strict=False)), **kwargs}
     metadata = given.get("metadata")
     if metadata is not None:
@@ -349,7 +350,7 @@ class MLARun(TemplatedRoute):
         kv_cache: Any = None,
         **options: Any,
     ) -> Understood:
-        """Say which definition a run is of."""
+        """Determine the definition of a run."""
         given = (profiler_buffer, o_scale, *options.values())
         if return_lse_base_on_e or any(value is not None for value in given):
             raise UnroutableError("option of the run")
@@ -375,19 +376,19 @@ class MLARun(TemplatedRoute):
         return Understood(name, inputs, Call(wrapper, out, lse, bool(return_lse), None))
 
     def deliver(self, understood: Understood, result: Any) -> Any:
-        """Return the output, and the sums if they are asked for; fill the caller's buffers."""
+        """Return the output, and the log-sum-exp if requested; fill the caller's buffers."""
         call: Call = understood.rest
         return with_lse(result, call.out, call.lse, call.return_lse)
 
     def outputs(
         self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
     ) -> Any:
-        """Have the wrapper compute both outputs into new tensors."""
+        """Let the wrapper compute both outputs into new tensors."""
         wrapper = understood.rest.wrapper
         owner = owner_of(wrapper)
         if owner is wrapper:
             return original(wrapper, *inputs[:4], return_lse=True)
-        # The plan may forbid sums to its runs. The backend always has them.
+        # The plan may forbid log-sum-exp outputs, but the backend always supports them.
         nothing = dict.fromkeys(_BACKEND_OPTIONS)
         return owner.run_from_wrapper(
             query=tuple(inputs[:2]),
@@ -398,7 +399,7 @@ class MLARun(TemplatedRoute):
         )
 
     def expects(self, original: Callable[..., Any]) -> Optional[str]:
-        """Return why the parameters of ``run`` are not those that are known."""
+        """Return how the parameters of ``run`` differ from supported ones; None if they match."""
         return expects(*_RUN_SIGNATURES)(original)
 
 
@@ -417,20 +418,20 @@ def _pair(
     Parameters
     ----------
     both : tensor or tuple, optional
-        Both parts: side by side in one tensor, as a pair, or in both forms at once.
+        Both parts: concatenated in one tensor, as a pair, or in both forms at once.
     first, second : torch.Tensor, optional
-        The parts on their own; not together with `both`.
+        The separate parts; not together with `both`.
     packed : bool
-        Whether the plan has them side by side.
+        Whether the plan expects them concatenated.
     wrapper : object
-        Knows where one tensor is to be split.
+        Determines where to split a concatenated tensor.
     """
     import torch
 
     if both is not None:
         if first is not None or second is not None:
             raise UnroutableError(FORM)
-        if type(both) is tuple:  # in both forms, the other one says nothing more
+        if type(both) is tuple:  # in both forms, the second is redundant
             whole = [each for each in both if isinstance(each, torch.Tensor)]
             both = whole[0] if len(whole) == 1 else both
         if isinstance(both, torch.Tensor):

@@ -1,8 +1,8 @@
 """RMSNorm, alone and fused with an addition: functions of ``flashinfer.norm``.
 
-A definition ``rmsnorm_h4096`` has a constant for an epsilon, so calls with another one are none of
-its (`epsilon`). A definition of a fused one may lack the output for the sum: the sum is then made
-here, as the function leaves it in ``residual``.
+A definition such as ``rmsnorm_h4096`` has a constant epsilon, so calls with another epsilon do not
+match it (`epsilon`). A definition of a fused norm may lack the output for the sum: the sum is then
+computed here, as the function stores it in ``residual``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 class Known(NamedTuple):
-    """What a route has to know of a definition.
+    """Properties of a definition that a route needs.
 
     Attributes
     ----------
     name : str
-        Of the definition.
+        Name of the definition.
     any_eps : bool
         Whether its epsilon is an input, or there is no definition.
     eps : float, optional
-        The one that it has otherwise; None if that cannot be said.
+        Its constant epsilon; None if unknown.
     outputs : int, optional
-        How many there are; None if there is no definition.
+        Number of outputs; None if there is no definition.
     total : int
-        Which of two outputs is the sum.
+        Index of the output that is the sum, if there are two.
     """
 
     name: str
@@ -61,16 +61,16 @@ class Known(NamedTuple):
 
 
 class _NormRoute(TemplatedRoute):
-    """What norms have in common.
+    """Base class of routes for norms.
 
     Parameters
     ----------
     function : str
-        Name in ``flashinfer.norm``, and of definitions up to the hidden size. Gemma's norms have
-        weights that are off by one, and definitions of their own.
+        Name in ``flashinfer.norm``, and of definitions up to the hidden size. Gemma's norms use
+        weights with an offset of one, and separate definitions.
     """
 
-    known: ClassVar[str]  # parameters of the function in the releases that are supported
+    known: ClassVar[str]  # parameters of the function in supported releases
 
     def __init__(self, function: str) -> None:
         self.label = f"flashinfer.norm.{function}"
@@ -84,10 +84,10 @@ class _NormRoute(TemplatedRoute):
 
 
 class RMSNormRoute(_NormRoute):
-    """``rmsnorm``: the norm is returned, in ``out`` if that is given.
+    """Route for ``rmsnorm``: the norm is returned, in ``out`` if given.
 
-    Rows in more than two dimensions, as for the norms of queries and keys, are handed on as a
-    matrix, if that needs no copy.
+    Inputs with more than two dimensions, such as for norms of queries and keys, are passed as a
+    matrix if that needs no copy.
     """
 
     known = "input, weight, eps=1e-06, out=None, enable_pdl=None"
@@ -101,7 +101,7 @@ class RMSNormRoute(_NormRoute):
         out: Optional[torch.Tensor] = None,
         enable_pdl: Optional[bool] = None,
     ) -> Understood:
-        """Say what a call means; `enable_pdl` is a hint about launching, and nothing else."""
+        """Interpret a call; `enable_pdl` is only a launch hint."""
         shape = input.shape
         known = self._known(shape[-1])
         if out is not None and (out.shape != shape or out.dtype is not input.dtype):
@@ -137,7 +137,7 @@ class RMSNormRoute(_NormRoute):
 
 
 class FusedAddRMSNormRoute(_NormRoute):
-    """``fused_add_rmsnorm``: the sum goes into ``residual``, its norm into ``input``."""
+    """Route for ``fused_add_rmsnorm``: the sum goes to ``residual``, its norm to ``input``."""
 
     known = "input, residual, weight, eps=1e-06, enable_pdl=None"
     parameters = routing.signature_of("hidden_states", "residual", "weight", eps=DEFAULT_EPS)
@@ -150,7 +150,7 @@ class FusedAddRMSNormRoute(_NormRoute):
         eps: float = DEFAULT_EPS,
         enable_pdl: Optional[bool] = None,
     ) -> Understood:
-        """Say what a call means; `enable_pdl` is a hint about launching, and nothing else."""
+        """Interpret a call; `enable_pdl` is only a launch hint."""
         shape = input.shape
         if len(shape) != 2:
             raise UnroutableError("not a matrix")
@@ -163,7 +163,7 @@ class FusedAddRMSNormRoute(_NormRoute):
         return Understood(known.name, inputs, (known, eps))
 
     def deliver(self, understood: Understood, result: Any) -> None:
-        """Write the sum, made here if the definition has no output for it, and then its norm."""
+        """Write the sum, computed here if the definition does not output it, then its norm."""
         input, residual, _weight, _eps = understood.inputs
         known: Known = understood.rest[0]
         several = isinstance(result, (tuple, list))
@@ -171,14 +171,14 @@ class FusedAddRMSNormRoute(_NormRoute):
             output = _like(result[1 - known.total], input)
             total = _like(result[known.total], input)
             if total is not residual:
-                # A solution may have computed in place, with its outputs in each other's places.
+                # A solution may have computed in place, with each output in the other's buffer.
                 if output.data_ptr() == residual.data_ptr():
                     output = output.clone()
                 residual.copy_(total)
         else:
             output = _like(_only(result), input)
-            # As the kernel does it: a sum in float32, rounded to the type of the residual. It needs
-            # the input, which is written to afterwards.
+            # Like the kernel: a float32 sum, rounded to the type of the residual. It needs the
+            # input, which is overwritten afterwards.
             residual.add_(input)
         if output is not input:
             input.copy_(output)
@@ -210,14 +210,14 @@ class NormAdapter(routing.RouteAdapter):
 
 
 def _as_input(eps: float, known: Known) -> float:
-    """Return what stands for an epsilon that a definition has as a constant: the default."""
+    """Return the value of an epsilon that is constant in the definition: the default."""
     if not same_eps(eps, known.eps):
         raise UnroutableError(OTHER_EPS)
     return DEFAULT_EPS
 
 
 def _only(result: Any) -> Any:
-    """Return the one output of a definition, be it in a tuple."""
+    """Return the only output of a definition, possibly from a tuple."""
     if isinstance(result, (tuple, list)):
         if len(result) != 1:
             raise UnroutableError("number of outputs")

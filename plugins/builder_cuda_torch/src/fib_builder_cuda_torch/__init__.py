@@ -1,4 +1,4 @@
-"""FlashInfer-Bench plugin: builds C++ and CUDA solutions that are extensions of torch."""
+"""FlashInfer-Bench plugin: builds C++ and CUDA solutions as torch extensions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flashinfer_bench.plugins import BuilderSpec, hookimpl
 __all__ = ["fib_register_builders"]
 
 _FACTORY = "fib_builder_cuda_torch.builder:TorchBuilder"
-# Solutions without a binding are tvm-ffi's first; those that show torch's macros come here.
+# Solutions without a binding go to tvm-ffi first; those that use torch's macros come here.
 _PRIORITY = 40
 
 

@@ -1,4 +1,4 @@
-"""The builder for C++ and CUDA solutions that are extensions of torch."""
+"""The builder for C++ and CUDA solutions that are torch extensions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
 
 
 class TorchBuilder(CompiledBuilder):
-    """Compiles a solution's sources to an extension of torch, and loads that."""
+    """Compiles a solution's sources to a torch extension, and loads it."""
 
     build_type: ClassVar[str] = "torch"
 
@@ -39,18 +39,18 @@ class TorchBuilder(CompiledBuilder):
 
     @staticmethod
     def is_available() -> bool:
-        """Return whether C++ solutions can be built; those for CUDA need more, see the probes."""
+        """Return whether C++ solutions can be built; CUDA needs more, see the probes."""
         return probe_cpp().ok
 
     def can_build(self, solution: Solution) -> bool:
-        """Return whether a solution is C++ or CUDA, and bound to Python by torch."""
+        """Return whether a solution is written in C++ or CUDA with the torch binding."""
         return (
             solution.spec.language in _LANGUAGES
             and guess_binding(solution) == SupportedBindings.TORCH
         )
 
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
-        """Find compilers and libraries, and settle all flags; torch is not imported."""
+        """Find compilers and libraries, and determine all flags, without importing torch."""
         recipe, key = make_recipe(solution)
         return BuildPlan(key, recipe, versioned_roots=recipe.headers)
 
@@ -64,21 +64,22 @@ class TorchBuilder(CompiledBuilder):
         BuildError
             If one of them fails.
         CapabilityError
-            If nvcc cannot make code for the GPUs of this machine.
+            If nvcc cannot generate code for the GPUs of this machine.
         """
-        # A name that no other library has, not even an older one of this solution: a process may
-        # have that loaded still, and neither modules nor operators can be there twice.
+        # A unique name, different even from older versions of this solution: a process may still
+        # have one of them loaded, and modules and operators cannot be registered twice.
         name = f"{self.package_prefix}_{uuid4().hex}"
         flags = [f"-D{MODULE_NAME}={name}"]
         return run_recipe(solution, plan.settings, folder, f"{name}.so", flags=flags)
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
-        """Load the library, find the entry point, and check how it can be called.
+        """Load the library, find the entry point, and check its signature.
 
         Raises
         ------
         BuildError
-            If the library cannot be loaded, or the entry point is missing or does not fit.
+            If the library cannot be loaded, or the entry point is missing or has the wrong
+            signature.
         """
         module = load_library(artefact.library, solution.name)
         entry = find_entry_point(artefact.library.stem, module, solution)

@@ -1,8 +1,8 @@
-"""What extensions must know of the installed torch, found out without importing it.
+"""Properties of the installed torch that extensions need, read without importing it.
 
 Compiling needs neither torch's Python modules nor a CUDA context, and importing
-``torch.utils.cpp_extension`` may initialise CUDA: that would disturb a device on which another
-process is being timed. So the little that is needed is read from torch's files.
+``torch.utils.cpp_extension`` may initialise CUDA, which would disturb a device on which another
+process is being timed. The necessary properties are therefore read from torch's files.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class TorchInstallation:
     version : str
         Such as ``2.13.0+cpu``.
     cuda : str, optional
-        Version of CUDA that it is built for, such as ``13.0``; None if it is not.
+        CUDA version that it is built for, such as ``13.0``; None for CPU builds.
     cxx11_abi : bool
-        Whether its C++ library has the newer layout of strings and lists.
+        Whether it uses the C++11 ABI of libstdc++.
     standard : str
-        The C++ standard that its headers need: ``c++20``.
+        The C++ standard that its headers require: ``c++20``.
     """
 
     root: Path
@@ -55,7 +55,7 @@ class TorchInstallation:
 
     @property
     def library_path(self) -> Path:
-        """The folder with torch's libraries."""
+        """Folder with torch's libraries."""
         return self.root / "lib"
 
     def __str__(self) -> str:
@@ -68,11 +68,11 @@ def find_torch() -> TorchInstallation:
     Raises
     ------
     CapabilityError
-        If there is none, or it comes without headers.
+        If torch is not installed, or has no headers.
     """
     try:
         spec = find_spec("torch")
-    except (ImportError, ValueError):  # something else stands in its place
+    except (ImportError, ValueError):  # another object has taken its place
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise CapabilityError("torch is not installed", hint="pip install torch")
@@ -86,12 +86,12 @@ def find_torch() -> TorchInstallation:
 
 
 def find_cuda_torch() -> TorchInstallation:
-    """Return the installed torch, if it is built for CUDA.
+    """Return the installed torch if it is built for CUDA.
 
     Raises
     ------
     CapabilityError
-        If it is not, or there is none.
+        If it is not installed or not built for CUDA.
     """
     torch = find_torch()
     if torch.cuda is None:
@@ -108,7 +108,7 @@ def find_python_headers() -> Path:
     Raises
     ------
     CapabilityError
-        If this Python came without its headers.
+        If this Python has no headers.
     """
     folder = Path(sysconfig.get_path("include"))
     if not (folder / "Python.h").is_file():
@@ -120,16 +120,16 @@ def find_python_headers() -> Path:
 
 
 def packaged_cuda_headers() -> list[Path]:
-    """Return the folders with the headers of CUDA libraries that pip installed together with torch.
+    """Return the header folders of CUDA libraries that pip installed together with torch.
 
-    Headers of torch need those of cuBLAS, cuSPARSE and others, which small toolkits do not have.
+    torch's headers need those of cuBLAS, cuSPARSE and others, which small toolkits lack.
     """
     return [folder for root in _packaged_cuda() for folder in sorted(root.glob("*/include"))]
 
 
 def packaged_cuda_versions() -> str:
-    """Return the names and versions of those packages: ``nvidia_cublas-13.1.0.3 …``."""
-    # By the names of folders: asking importlib.metadata for each takes longer than all of a plan.
+    """Return the names and versions of these packages: ``nvidia_cublas-13.1.0.3 …``."""
+    # Read from folder names: importlib.metadata takes longer than the rest of the plan.
     found = {info.stem for root in _packaged_cuda() for info in root.parent.glob(_PACKAGE_INFO)}
     return " ".join(sorted(found))
 
@@ -147,7 +147,7 @@ def _read(root: Path) -> TorchInstallation:
     versions = torch_versions()
     config = _text(root / "share" / "cmake" / "Torch" / "TorchConfig.cmake")
     extension = _text(root / "utils" / "cpp_extension.py")
-    # Builds that need the older layout say so; since torch 2.7 all use the newer one.
+    # Builds with the older ABI state it; since torch 2.7 all use the newer one.
     old_layout = "_GLIBCXX_USE_CXX11_ABI=0" in config
     standards = Counter(re.findall(r"'-std=(c\+\+\d\d)'", extension)).most_common(1)
     return TorchInstallation(

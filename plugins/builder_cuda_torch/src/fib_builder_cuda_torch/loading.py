@@ -1,7 +1,7 @@
-"""Loading libraries: modules by Python's own loader, operators by opening the file.
+"""Load libraries: modules with Python's own loader, operators by opening the file.
 
-A process loads a library once, however often it is asked for: operators cannot be registered twice,
-and a module cannot be unloaded.
+A process loads a library only once: operators cannot be registered twice, and a module cannot be
+unloaded.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _libraries: dict[str, Optional[ModuleType]] = {}
 
 
 def load_library(path: Path, solution: str) -> Optional[ModuleType]:
-    """Load a library, unless this process has loaded it before, and return its Python module.
+    """Load a library unless this process has loaded it before, and return its Python module.
 
     Parameters
     ----------
     path : Path
-        The file; its name without the ending is that of the module and the operators.
+        The file; its stem is the name of the module and the operators.
     solution : str
-        The solution's name, for messages.
+        Name of the solution, for messages.
 
     Returns
     -------
     ModuleType or None
-        None if there are only operators.
+        None if the library has only operators.
 
     Raises
     ------
@@ -58,14 +58,14 @@ def load_library(path: Path, solution: str) -> Optional[ModuleType]:
 
 
 def _load(path: Path, solution: str) -> Optional[ModuleType]:
-    import torch  # noqa: F401 - brings the libraries that this one needs
+    import torch  # noqa: F401 - loads libraries that the extension needs
 
     try:
-        # Looks up all symbols at once: one that is missing must not wait for the first call.
+        # Resolves all symbols now, so that a missing one is not found only at the first call.
         opened = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
         raise _not_loaded(solution, str(error), path) from None
-    # Its own name as a rule, which may be another one.
+    # Usually the library's name, but the module may define another one.
     names = [path.stem, *sorted(map(bytes.decode, _INIT.findall(path.read_bytes())))]
     name = next((name for name in names if hasattr(opened, f"PyInit_{name}")), None)
     if name is None:
@@ -79,12 +79,12 @@ def _load(path: Path, solution: str) -> Optional[ModuleType]:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - the module's start is the candidate's code
+    except BaseException as error:  # noqa: BLE001 - module initialisation is candidate code
         reason = f"{type(error).__name__}: {error}"
     else:
         return module
     finally:
-        # Some kinds of module enter themselves, and one with a name of its own may hide another.
+        # Some modules register themselves, and a custom name may shadow another module.
         if there is None:
             sys.modules.pop(name, None)
         else:
@@ -98,7 +98,7 @@ def _not_loaded(solution: str, reason: str, path: Path) -> BuildError:
     if "undefined symbol" in reason:
         hint = "Is a source file missing, or a library in compile_options.ldflags?"
         try:
-            names = _MANGLED.findall(reason)  # as in the sources, where there is c++filt
+            names = _MANGLED.findall(reason)  # demangled if c++filt is available
             plain = run_tool(["c++filt", *names], cwd=Path("/")).output.splitlines()
             for name, readable in zip(names, plain, strict=False):
                 reason = reason.replace(name, readable)

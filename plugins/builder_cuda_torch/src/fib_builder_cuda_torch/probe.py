@@ -1,4 +1,4 @@
-"""Whether extensions of torch can be compiled here; torch is not imported to tell."""
+"""Check whether torch extensions can be compiled here, without importing torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def probe_cpp() -> Availability:
 
 
 def probe_cuda() -> Availability:
-    """Return whether CUDA solutions can be built: the same, torch for CUDA, nvcc and a target."""
+    """Return whether CUDA solutions can be built: also needs CUDA torch, nvcc and a target."""
     return availability(find_cuda_torch, _headers, find_cxx, find_nvcc, cuda_architectures)
 
 

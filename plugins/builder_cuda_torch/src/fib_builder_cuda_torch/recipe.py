@@ -1,4 +1,4 @@
-"""How a solution is compiled: tools and flags, settled before a compiler runs."""
+"""Determine how a solution is compiled: tools and flags, before a compiler runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flashinfer_bench.errors import CapabilityError
 if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
 
-# What torch's own extension builder gives to nvcc; solutions are written for these.
+# Flags that torch's own extension builder passes to nvcc; solutions rely on them.
 _NVCC_FLAGS = (
     "-D__CUDA_NO_HALF_OPERATORS__",
     "-D__CUDA_NO_HALF_CONVERSIONS__",
@@ -30,8 +30,8 @@ _NVCC_FLAGS = (
     "-D__CUDA_NO_HALF2_OPERATORS__",
     "--expt-relaxed-constexpr",
 )
-# A helper of a solution that is called like a function of libc must not become that function.
-# Python's own symbols are open until the library is loaded, when all must be defined.
+# A solution's helper with the name of a libc function must not be replaced by that function.
+# Python's symbols stay undefined until the library is loaded, when all must be resolved.
 _LINK = (
     ("-Wl,-Bsymbolic-functions", "-Wl,-z,now")
     if sys.platform == "linux"
@@ -40,26 +40,26 @@ _LINK = (
 
 
 def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
-    """Settle how to compile a solution.
+    """Determine how to compile a solution.
 
     Parameters
     ----------
     solution : Solution
-        What is to be compiled.
+        The solution.
 
     Returns
     -------
     recipe : Recipe
         Files, commands and folders.
     key : dict of str to str
-        All that the result depends on besides definition and solution.
+        Everything that the result depends on besides definition and solution.
 
     Raises
     ------
     CapabilityError
         If a compiler, a library or a header is missing.
     BuildError
-        If the solution asks for what cannot be.
+        If the solution's options are invalid.
     """
     files = recipe.compiled_files(solution, KINDS)
     check_names(solution)
@@ -67,7 +67,7 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
     options, torch, cuda = checked_options(solution), find_torch(), None
     if kernels or solution.spec.language == SupportedLanguages.CUDA:
         find_cuda_torch()
-    # C++ may name CUDA's headers for the case that they are there.
+    # C++ code may include CUDA headers conditionally.
     if (
         kernels
         or solution.spec.language == SupportedLanguages.CUDA
@@ -86,7 +86,7 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
         files,
         cuda,
         headers=[*torch.include_paths, find_python_headers()],
-        # After the toolkit's own.
+        # Searched after those of the toolkit.
         last_headers=packaged_cuda_headers() if cuda else [],
         standard=torch.standard,
         flags=[

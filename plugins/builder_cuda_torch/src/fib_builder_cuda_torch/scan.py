@@ -1,4 +1,4 @@
-"""What the sources of a solution tell before a compiler has seen them."""
+"""Checks of a solution's sources before compilation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
 
 MODULE_NAME = "TORCH_EXTENSION_NAME"
-"""The macro that stands for the name which a library must give to its module or operators."""
+"""The macro for the name that a library must give to its module or operators."""
 
 KINDS = {
     **dict.fromkeys((".cpp", ".cc", ".cxx", ".c++", ".C", ".c"), "cpp"),
     ".cu": "cuda",
 }
-"""Suffixes of the files that are compiled, and as what."""
+"""Suffixes of the files that are compiled, and their language."""
 
 _CUDA_HEADER = re.compile(
     r"^[ \t]*#[ \t]*include[ \t]*[<\"](cuda|cublas|cudnn|cub/|thrust/|(ATen|c10)/(cuda|cudnn)/)",
@@ -29,20 +29,20 @@ _LIBRARY = re.compile(r"\b((?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?)\s*\(\s*(\w+)
 
 
 def includes_cuda(solution: Solution) -> bool:
-    """Return whether a file includes a header of CUDA, or of the parts of torch that need it."""
+    """Return whether a file includes headers of CUDA, or headers of torch that need CUDA."""
     return any(_CUDA_HEADER.search(source.content) for source in solution.sources)
 
 
 def check_names(solution: Solution) -> None:
-    """Refuse operators under a name of the solution's own.
+    """Reject operators that are registered under a fixed name.
 
-    torch takes each name once for a process, and ends the process at the second time: two
-    solutions, or two versions of one, could never be loaded side by side.
+    torch accepts each name once per process and aborts the process on a second registration: two
+    solutions, or two versions of one, could never be loaded together.
 
     Raises
     ------
     BuildError
-        If ``TORCH_LIBRARY`` or one of its relatives has another name than the macro's.
+        If ``TORCH_LIBRARY`` or a related macro uses a name other than the required macro.
     """
     codes = {source.path: _code(source.content) for source in solution.sources}
     macros = {

@@ -13,7 +13,7 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
     return (
         BuilderSpec(
             name="python",
-            # Some data sets name a binding on Python solutions; it means nothing there.
+            # Some datasets set a binding on Python solutions; it is ignored.
             handles=(("python", "*"),),
             factory="fib_builder_python.builder:PythonBuilder",
             probe="fib_builder_python.builder:probe",

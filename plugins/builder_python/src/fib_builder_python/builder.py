@@ -1,4 +1,4 @@
-"""The builder for solutions written in Python, and whether it works here."""
+"""The builder for solutions written in Python, and its probe."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class PythonBuilder(Builder):
-    """Imports a solution's sources as a package of its own and returns the entry point."""
+    """Imports a solution's sources as a separate package and returns the entry point."""
 
-    # Each process imports for itself, from files of its own.
+    # Each process writes and imports its own files.
     shares_builds = False
 
     def __init__(self) -> None:
@@ -34,20 +34,20 @@ class PythonBuilder(Builder):
         Parameters
         ----------
         definition : Definition
-            What the function's signature is checked against.
+            The function's signature is checked against it.
         solution : Solution
             One or more files; the entry point names a function in a ``.py`` file.
 
         Returns
         -------
         Runnable
-            ``metadata.misc["package"]`` is the name that its modules were imported under.
+            ``metadata.misc["package"]`` is the name of the package with its modules.
 
         Raises
         ------
         BuildError
-            If the entry file is no Python file, cannot be imported, or does not define the entry
-            symbol; or if that cannot be called with the inputs (or inputs and outputs) of the
+            If the entry file is not a Python file, cannot be imported, or does not define the entry
+            symbol; or if the symbol cannot be called with the inputs (or inputs and outputs) of the
             definition.
         StorageError
             If the sources cannot be written.
@@ -57,5 +57,5 @@ class PythonBuilder(Builder):
 
 
 def probe() -> Availability:
-    """Return whether torch, which every solution works on, is installed; does not import it."""
+    """Return whether torch, which every solution needs, is installed; does not import it."""
     return availability(require_torch, lambda: f"Python {python_version()}")

@@ -13,10 +13,10 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
     return (
         BuilderSpec(
             name="tilelang",
-            # Data sets name bindings on such solutions now and then; they mean nothing there.
+            # Some datasets set a binding on TileLang solutions; it is ignored.
             handles=(("tilelang", "*"),),
             factory="fib_builder_tilelang.builder:TileLangBuilder",
             probe="fib_builder_tilelang.probe:probe",
-            summary="TileLang kernels, for the GPU or the CPU, as their target says",
+            summary="TileLang kernels for GPU or CPU, depending on their target",
         ),
     )

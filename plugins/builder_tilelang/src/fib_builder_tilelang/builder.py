@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class TileLangBuilder(Builder):
-    """Imports a solution's sources as a package of its own and returns the entry point.
+    """Imports a solution's sources as a separate package and returns the entry point.
 
-    Kernels are compiled by TileLang, when the sources are imported or when a function is first
-    called. What goes wrong in a call then is raised by it as a `BuildError`.
+    TileLang compiles kernels when the sources are imported, or when a function is first called. In
+    the latter case the call raises compilation errors as a `BuildError`.
     """
 
-    # Each process imports for itself; what TileLang compiles, it keeps in a cache of its own.
+    # Each process imports its own files; TileLang keeps compiled kernels in its own cache.
     shares_builds = False
 
     def __init__(self) -> None:
@@ -44,20 +44,20 @@ class TileLangBuilder(Builder):
         Parameters
         ----------
         definition : Definition
-            What the function's signature is checked against.
+            The function's signature is checked against it.
         solution : Solution
             One or more files; the entry point names a Python function, or a compiled kernel.
 
         Returns
         -------
         Runnable
-            ``metadata.misc["package"]`` is the name that its modules were imported under.
+            ``metadata.misc["package"]`` is the name of the package with its modules.
 
         Raises
         ------
         BuildError
             If the sources cannot be imported, which includes compiling kernels; or if the entry
-            point is missing, or cannot be called as the definition asks.
+            point is missing, or cannot be called with the definition's arguments.
         CapabilityError
             If TileLang cannot be imported.
         StorageError
@@ -69,7 +69,7 @@ class TileLangBuilder(Builder):
         except BuildError as error:
             if not error.log:
                 raise
-            # In one line, whatever TileLang has put into its message.
+            # One line, however long TileLang's message is.
             message, says = error.message.partition("\n")[0], compiler_says(error.log)
             if says:
                 path = solution.get_entry_path()

@@ -1,10 +1,11 @@
-"""Importing TileLang without letting it change more of the process than it needs.
+"""Import TileLang without unnecessary side effects on the process.
 
-``import tilelang`` puts two folders in front of ``sys.path`` (one holds a ``tvm`` that would hide
-another one), sets ``PYTHONPATH`` for all child processes to the first of them, and replaces
-``sys.excepthook`` by one that ends child processes of ``multiprocessing``. None of that is needed
-afterwards. What stays are a finder for ``tvm.script``, loggers, and variables of its own:
-``TL_CUTLASS_PATH``, ``TL_TEMPLATE_PATH`` and ``TVM_LIBRARY_PATH``, which it reads when it compiles.
+``import tilelang`` inserts two folders at the start of ``sys.path`` (one contains a ``tvm`` that
+would shadow another one), sets ``PYTHONPATH`` for all child processes to the first of them, and
+replaces ``sys.excepthook`` with one that ends child processes of ``multiprocessing``. None of this
+is needed afterwards. What remains are a finder for ``tvm.script``, loggers, and the variables
+``TL_CUTLASS_PATH``, ``TL_TEMPLATE_PATH`` and ``TVM_LIBRARY_PATH``, which TileLang reads when it
+compiles.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _importing = threading.Lock()
 
 
 def load_tilelang() -> None:
-    """Import TileLang; does nothing where it has been imported before.
+    """Import TileLang; does nothing if it is already imported.
 
     Raises
     ------
     CapabilityError
-        If it is not installed, does not fit what it needs, or cannot be imported.
+        If it is not installed, is incompatible with its dependencies, or cannot be imported.
     """
     with _importing:
         if "tilelang" in sys.modules:
@@ -43,7 +44,7 @@ def load_tilelang() -> None:
                 hint="python -c 'import tilelang' shows the full error",
             ) from error
         finally:
-            # Behind everything else: extension modules that it may still look for are there.
+            # Appended last: it may still need extension modules from these folders.
             sys.path[:] = path + [folder for folder in sys.path if folder not in path]
             sys.excepthook = hook
             os.environ.pop("PYTHONPATH", None)

@@ -1,4 +1,4 @@
-"""Whether TileLang solutions can run here; nothing is imported to find out."""
+"""Check whether TileLang solutions can run here, without importing anything."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flashinfer_bench.errors import CapabilityError
 if TYPE_CHECKING:
     from flashinfer_bench.plugins import Availability
 
-# TileLang fails while it is imported where this is of another release than it was made for.
+# Importing TileLang fails if this has a release other than the one it was built for.
 _TIED = "apache-tvm-ffi"
 
 
 def probe() -> Availability:
-    """Return whether TileLang is installed, with what it needs, in releases that fit together."""
+    """Return whether TileLang and its dependencies are installed in compatible releases."""
     return availability(find_tilelang, find_tvm_ffi, require_torch)
 
 
@@ -38,12 +38,12 @@ def find_tilelang() -> str:
 
 
 def find_tvm_ffi() -> str:
-    """Return name and version of the TVM FFI that TileLang works with.
+    """Return name and version of the TVM FFI that TileLang uses.
 
     Raises
     ------
     CapabilityError
-        If it is missing, or of a release that TileLang cannot be imported with.
+        If it is missing, or its release is incompatible with TileLang.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -61,7 +61,7 @@ def find_tvm_ffi() -> str:
         if canonicalize_name(each.name) != _TIED or not applies:
             continue
         if not found or not each.specifier.contains(found, prereleases=True):
-            # The lower bound first, as people write it.
+            # The lower bound first, as is customary.
             bounds = ",".join(sorted(map(str, each.specifier), key=lambda bound: bound[:1] == "<"))
             state = f"{found} is installed" if found else "it is not installed"
             raise CapabilityError(

@@ -6,7 +6,7 @@ from flashinfer_bench.plugins import BuilderSpec, hookimpl
 
 __all__ = ["fib_register_builders"]
 
-# Data sets name bindings on Triton solutions now and then; they mean nothing there.
+# Some datasets set a binding on Triton solutions; it is ignored.
 _HANDLES = (("triton", "*"),)
 _FACTORY = "fib_builder_triton.builder:TritonBuilder"
 

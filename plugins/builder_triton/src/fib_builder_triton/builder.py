@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class TritonBuilder(Builder):
-    """Imports a solution's sources as a package of its own and returns the entry point.
+    """Imports a solution's sources as a separate package and returns the entry point.
 
-    The kernels themselves are compiled by Triton when they are first called. What goes wrong there
-    is raised by the call as a `BuildError`.
+    Triton compiles the kernels on their first call, which raises compilation errors as a
+    `BuildError`.
     """
 
-    # Each process imports for itself; what Triton compiles, it keeps in a cache of its own.
+    # Each process imports its own files; Triton keeps compiled kernels in its own cache.
     shares_builds = False
 
     def __init__(self) -> None:
@@ -47,21 +47,21 @@ class TritonBuilder(Builder):
         Parameters
         ----------
         definition : Definition
-            What the function's signature is checked against.
+            The function's signature is checked against it.
         solution : Solution
             One or more files; the entry point names a Python function that launches kernels.
 
         Returns
         -------
         Runnable
-            ``metadata.misc["interpreted"]`` says whether its kernels run in Triton's interpreter,
-            and ``metadata.misc["notes"]`` what is to be borne in mind then.
+            ``metadata.misc["interpreted"]`` tells whether its kernels run in Triton's interpreter;
+            if so, ``metadata.misc["notes"]`` lists the limitations.
 
         Raises
         ------
         BuildError
             If the sources cannot be imported, or the entry point is missing, is a kernel, or cannot
-            be called as the definition asks.
+            be called with the definition's arguments.
         CapabilityError
             If ``TRITON_INTERPRET`` was changed after Triton had been imported.
         StorageError

@@ -1,7 +1,7 @@
-"""Telling the errors of Triton's compiler from those of a running kernel.
+"""Distinguish errors of Triton's compiler from errors of a running kernel.
 
-Triton compiles a kernel when it is first launched, so what is wrong with its source comes up during
-a call. Nothing of Triton is imported here: where an error is Triton's, Triton has been imported.
+Triton compiles a kernel on its first launch, so mistakes in its source appear during a call. This
+module imports nothing of Triton: if an error comes from Triton, it is already imported.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _LAUNCHER_HINT = (
 )
 _STORAGE_HINT = "Make room, or set TRITON_CACHE_DIR and TMPDIR to folders on another disk."
 _FULL = ("No space left on device", "Disk quota exceeded")
-# What a compiler may run into without the kernel being wrong.
+# Exceptions of a compiler that do not mean that the kernel is wrong.
 _NO_FAULT = (OSError, MemoryError, Warning)
 
 
 class CacheError(BuildError, StorageError):
-    """Triton could not store what it compiles, which says nothing about the solution."""
+    """Triton could not store compiled code; not a fault of the solution."""
 
 
 class Explainer:
-    """Turns an error of a call into a `BuildError` if it is one of Triton's compiler.
+    """Converts an error of a call into a `BuildError` if it comes from Triton's compiler.
 
     Parameters
     ----------
     solution : Solution
-        What is called.
+        The solution that is called.
     root : Path
         Folder of its sources.
     """
@@ -52,19 +52,19 @@ class Explainer:
         self._root = root
 
     def __call__(self, error: BaseException) -> Optional[BuildError]:
-        """Return what to raise in place of `error`, or None if it is no error of the compiler.
+        """Return the error to raise instead of `error`, or None if it is not a compiler error.
 
         Parameters
         ----------
         error : BaseException
-            What a call raised. An error that it was raised from counts as well.
+            The exception of a call. Its explicit causes are examined, too.
 
         Returns
         -------
         BuildError or None
-            Its message says where the mistake is and what it is; its log has the source line and
-            the caret that Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot
-            be compiled here, and a `StorageError`, too, if there is no room for what it compiles.
+            Its message gives the location and the mistake; its log has the source line and caret
+            that Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot be
+            compiled here, and also a `StorageError` if there is no space for compiled code.
         """
         kind: type[BuildError] = BuildError
         for cause in causes(error):
@@ -72,7 +72,7 @@ class Explainer:
             if _is_storage(cause):
                 reason = f"Triton cannot store what it compiles: {first_error(str(cause))}"
                 kind, hint = CacheError, _STORAGE_HINT
-            elif _is_launcher(cause):  # no line of which is the solution's
+            elif _is_launcher(cause):  # none of whose code belongs to the solution
                 reason = f"compiling Triton's launcher failed: {first_error(str(cause))}"
                 kind, hint = BuildCapabilityError, _LAUNCHER_HINT
             else:
@@ -98,12 +98,12 @@ class Explainer:
         return ""
 
     def _refusal(self, error: BaseException) -> str:
-        """Return place and reason of the innermost of nested errors, one for each call."""
+        """Return location and reason of the innermost of nested errors, one per function call."""
         nested: list[Any] = [e for e in causes(error) if _is_triton(e, "CompilationError")]
         place = ""
         for each in nested:
-            # Its own line counts from the "def". A mistake in the use of Triton's library shows
-            # within that, where no file is ours.
+            # Triton's line numbers count from the "def". Misuse of Triton's library is reported
+            # inside the library, where no file belongs to the solution.
             line = getattr(each.node, "lineno", None)
             for path, content in self._sources.items():
                 before, found, _ = content.partition(each.src.rstrip() if each.src else "\0")
@@ -114,7 +114,7 @@ class Explainer:
         return place + next((line for line in lines if line.strip()), "no message")
 
     def _interpreted(self, error: BaseException) -> str:
-        """Return what is wrong if a compiler would have refused it, too; else nothing."""
+        """Return the error if a compiler would have rejected the kernel as well, else ''."""
         inside = [e for e in causes(error) if not _is_triton(e, "InterpreterError")]
         if not inside or isinstance(inside[0], _NO_FAULT):
             return ""
@@ -124,7 +124,7 @@ class Explainer:
         code = frames[-1].f_code
         own = Path(code.co_filename).is_relative_to(self._root)
         refused = (
-            # The interpreter checks types and shapes by the same code as the compiler.
+            # The interpreter checks types and shapes with the same code as the compiler.
             _module(frames[-1]).startswith("triton.language")
             or code.co_name == "_new_static_assert"
             or (own and isinstance(inside[0], (NameError, AttributeError)))
@@ -134,7 +134,7 @@ class Explainer:
 
 
 def _is_triton(error: BaseException, name: str) -> bool:
-    """Return whether `error` is of Triton's class `name`, wherever this release keeps it."""
+    """Return whether `error` has Triton's class `name`, in whichever module this release has it."""
     return any(
         kind.__name__ == name and kind.__module__.partition(".")[0] == "triton"
         for kind in type(error).__mro__
@@ -142,7 +142,7 @@ def _is_triton(error: BaseException, name: str) -> bool:
 
 
 def _is_storage(error: BaseException) -> bool:
-    """Return whether Triton's cache cannot be written, or Triton found a disk full."""
+    """Return whether Triton's cache is not writable, or Triton found a full disk."""
     if _is_triton(error, "PTXASError"):
         return any(sign in str(error) for sign in _FULL)
     if not isinstance(error, OSError):
@@ -155,7 +155,7 @@ def _is_storage(error: BaseException) -> bool:
 
 
 def _is_launcher(error: BaseException) -> bool:
-    # The last two: CC names a folder, or a file that cannot be run.
+    # The last two: CC names a folder, or a file that is not executable.
     kinds = (RuntimeError, subprocess.CalledProcessError, FileNotFoundError, PermissionError)
     modules = map(_module, _frames(error))
     return isinstance(error, kinds) and "triton.runtime.build" in modules
@@ -164,7 +164,7 @@ def _is_launcher(error: BaseException) -> bool:
 def _is_compiler(frame: FrameType) -> bool:
     module = _module(frame)
     if module == "triton.compiler.compiler":
-        # The same file loads what was compiled; that can fail for what ran before.
+        # The same file loads compiled code, which can fail because of earlier work.
         return frame.f_code.co_name == "compile"
     return module.startswith("triton.backends.") and module.endswith(".compiler")
 

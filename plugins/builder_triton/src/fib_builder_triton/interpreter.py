@@ -1,7 +1,8 @@
-"""Triton's two ways to run a kernel: compiled for a GPU, or interpreted on the CPU.
+"""Triton's two modes for kernels: compiled for a GPU, or interpreted on the CPU.
 
-``TRITON_INTERPRET`` chooses. Triton reads it whenever ``@triton.jit`` decorates a function, and so,
-for the functions of its own library (``tl.sum``, ``tl.zeros``, …), when it is itself imported.
+``TRITON_INTERPRET`` selects the mode. Triton reads it whenever ``@triton.jit`` decorates a
+function; for the functions of its own library (``tl.sum``, ``tl.zeros``, …) this happens when
+Triton is imported.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
 
 VARIABLE = "TRITON_INTERPRET"
-"""The environment variable that chooses."""
+"""The environment variable that selects the mode."""
 
 BFLOAT16 = (
     "Triton's interpreter computes bfloat16 wrongly, and rounds towards zero where it is stored: "
     "kernels must convert what they load with .to(tl.float32)"
 )
-"""What to know about definitions with bfloat16 tensors."""
+"""Limitation for definitions with bfloat16 tensors."""
 
 _running = threading.RLock()
 
 
 def interpreter_wanted() -> bool:
-    """Return whether ``TRITON_INTERPRET`` is set to what Triton takes for true."""
+    """Return whether ``TRITON_INTERPRET`` is set to a value that Triton treats as true."""
     return os.environ.get(VARIABLE, "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def check_unchanged() -> None:
-    """Check that Triton's own library is in the mode that kernels would get now.
+    """Check that Triton's own library was imported in the mode that kernels would use now.
 
     Raises
     ------
@@ -59,8 +60,8 @@ def check_unchanged() -> None:
 def enter() -> None:
     """Prepare this process for interpreted kernels; idempotent.
 
-    Where there is no GPU, Triton has no driver, without which ``@triton.autotune`` fails. It then
-    gets a `CPUDriver`.
+    Without a GPU Triton has no driver, and ``@triton.autotune`` fails. Triton then gets a
+    `CPUDriver`.
 
     Raises
     ------
@@ -79,16 +80,16 @@ def enter() -> None:
         return
     config: Any = triton.runtime.driver
     try:
-        config.active  # noqa: B018 - it raises where nobody has put a driver in place
+        config.active  # noqa: B018 - raises if no driver is set
     except RuntimeError:
         config.set_active(CPUDriver())
 
 
 def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` such that calls from several threads wait for one another.
+    """Return `function` with calls from several threads serialised.
 
-    While Triton interprets a kernel, the functions of ``triton.language`` are replaced, for all
-    threads, and the place in the grid is kept in one global object.
+    While Triton interprets a kernel, it replaces the functions of ``triton.language`` for all
+    threads, and stores the position in the grid in one global object.
     """
 
     @functools.wraps(function)
@@ -100,38 +101,38 @@ def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def notes(definition: Definition) -> tuple[str, ...]:
-    """Return what to bear in mind when solutions of `definition` are interpreted."""
+    """Return the limitations of interpreting solutions of `definition`."""
     specs = (*definition.inputs.values(), *definition.outputs.values())
     return (BFLOAT16,) if any(spec.dtype == "bfloat16" for spec in specs) else ()
 
 
 class CPUDriver:
-    """Stands where Triton keeps the driver of a GPU, on a machine that has none.
+    """Replaces Triton's GPU driver on a machine without a GPU.
 
-    It has what kernels need before they run: it says which device there is, and lets autotuning
-    take the first configuration.
+    Provides what kernels need before they run: it names the device, and makes autotuning select the
+    first configuration.
     """
 
     @staticmethod
     def get_current_target() -> Any:
-        """Return a target that is of no kind of GPU."""
+        """Return a target that matches no kind of GPU."""
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cpu", "interpreter", 1)
 
     @staticmethod
     def get_active_torch_device() -> Any:
-        """Return the CPU, as torch names it."""
+        """Return the CPU as a torch device."""
         import torch
 
         return torch.device("cpu")
 
     @staticmethod
     def get_benchmarker() -> Callable[..., Any]:
-        """Return a function that times nothing: the interpreter's times mean nothing for a GPU."""
+        """Return a function that measures nothing: interpreter timings say nothing about a GPU."""
 
         def same_for_all(_call: Any, *, quantiles: Any = None, **_: Any) -> Any:
-            return [0.0] * len(quantiles) if quantiles else 0.0  # the autotuner takes the first
+            return [0.0] * len(quantiles) if quantiles else 0.0  # selects the first
 
         return same_for_all
 

@@ -1,4 +1,4 @@
-"""Whether Triton solutions can run here; nothing is imported to find out."""
+"""Check whether Triton solutions can run here, without importing anything."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from flashinfer_bench.errors import CapabilityError
 if TYPE_CHECKING:
     from flashinfer_bench.plugins import Availability
 
-# Builds for AMD's GPUs, and nightly ones, are distributions of other names.
+# Builds for AMD GPUs and nightly builds have other distribution names.
 _DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
 _AMD_DRIVER = Path("/dev/kfd")
 _WITHOUT_GPU = f"{VARIABLE}=1 runs kernels on the CPU, in Triton's interpreter (slow)"
 
 
 def probe() -> Availability:
-    """Return whether Triton, a GPU, a C compiler and a torch that can use the GPU are there."""
+    """Return whether Triton, a GPU, a C compiler and a torch with GPU support are available."""
     return availability(
         find_triton, _check_compiled, find_gpu, find_launcher_cc, _check_torch_for_gpu
     )
 
 
 def probe_interpreter() -> Availability:
-    """Return whether Triton's interpreter is switched on and can work."""
+    """Return whether Triton's interpreter is switched on and usable."""
     return availability(find_triton, _check_interpreted, require_torch, _check_numpy)
 
 
@@ -46,12 +46,12 @@ def find_triton() -> str:
 
 
 def find_gpu() -> str:
-    """Return what kind of GPU there is; no device context is made.
+    """Return a description of the GPU, without creating a device context.
 
     Raises
     ------
     CapabilityError
-        If there is none that Triton compiles for.
+        If there is no GPU that Triton supports.
     """
     architectures = gpu_architectures()
     if architectures:
@@ -62,12 +62,12 @@ def find_gpu() -> str:
 
 
 def find_launcher_cc() -> str:
-    """Return name and version of the C compiler that Triton compiles its launchers with.
+    """Return name and version of the C compiler that Triton uses for its launchers.
 
     Raises
     ------
     CapabilityError
-        If there is none that runs, or ``CC`` is more than Triton can make of it.
+        If no working compiler is found, or ``CC`` has a form that Triton does not support.
     """
     from fib_native_toolkit import find_cc
 

@@ -11,9 +11,9 @@ _FACTORY = "fib_builder_tvmffi.builder:TVMFFIBuilder"
 
 @hookimpl
 def fib_register_builders() -> tuple[BuilderSpec, ...]:
-    """Register the builder, for ``cpp`` and for ``cuda``.
+    """Register the builder for ``cpp`` and ``cuda``.
 
-    They are two records, because a machine may have all that one needs and not what the other does.
+    There are two records, because a machine may meet the requirements of only one of them.
     """
     return (
         BuilderSpec(

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 _LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
 _LIBRARY = "solution.so"
-# Nothing but the exports can be seen from outside. Solutions in one process would otherwise share
-# what they call by one name, inline variables above all; and libraries that torch has loaded would
-# come before what a solution defines itself.
+# Only the exports are visible from outside. Otherwise solutions in one process would share symbols
+# of the same name, especially inline variables, and libraries loaded by torch would take precedence
+# over a solution's own definitions.
 _EXPORTS_TEXT = "{ global: __tvm_ffi_*; local: *; };\n"
 
 
 class TVMFFIBuilder(CompiledBuilder):
     """Compiles a solution's sources into a library and loads it with apache-tvm-ffi.
 
-    The commands are its own, and so is the folder that they work in: the library's own cache,
-    locks and environment variables play no part.
+    The builder runs its own commands in its own folder; the cache, locks and environment variables
+    of apache-tvm-ffi are not used.
     """
 
     build_type: ClassVar[str] = "tvm_ffi"
@@ -52,13 +52,13 @@ class TVMFFIBuilder(CompiledBuilder):
 
     @staticmethod
     def is_available() -> bool:
-        """Return whether C++ can be compiled here; CUDA may need more."""
+        """Return whether C++ can be compiled here; CUDA needs more, see the probes."""
         return probe().ok
 
     def can_build(self, solution: Solution) -> bool:
-        """Return whether it is C++ or CUDA, and its functions are exported for TVM FFI.
+        """Return whether it is C++ or CUDA whose functions are exported for TVM FFI.
 
-        Without a declared binding they are, unless the sources show that they are torch's.
+        Without a declared binding this is assumed, unless the sources use torch's macros.
         """
         return (
             solution.spec.language in _LANGUAGES
@@ -66,7 +66,7 @@ class TVMFFIBuilder(CompiledBuilder):
         )
 
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
-        """Find the tools and put the commands together; see `make_recipe`."""
+        """Find the tools and assemble the commands; see `make_recipe`."""
         recipe, key = make_recipe(solution)
         return BuildPlan(key, recipe, versioned_roots=recipe.headers)
 
@@ -78,7 +78,7 @@ class TVMFFIBuilder(CompiledBuilder):
         Raises
         ------
         BuildError
-            If something does not compile or link, or the entry symbol is not exported.
+            If compiling or linking fails, or the entry symbol is not exported.
         """
         (folder / OBJECTS).mkdir()
         (folder / OBJECTS / EXPORTS).write_text(_EXPORTS_TEXT, encoding="utf-8")
@@ -89,13 +89,13 @@ class TVMFFIBuilder(CompiledBuilder):
         return library
 
     def load(self, definition: Definition, solution: Solution, artefact: Artefact) -> LoadedLibrary:
-        """Load the library and look up the entry symbol; compare its signature to the definition.
+        """Load the library, look up the entry symbol, and check it against the definition.
 
         Raises
         ------
         BuildError
-            If the library cannot be loaded, or the function cannot be called as the definition
-            asks.
+            If the library cannot be loaded, or the function cannot be called with the definition's
+            arguments.
         CapabilityError
             If apache-tvm-ffi cannot be imported.
         """
@@ -116,7 +116,7 @@ class TVMFFIBuilder(CompiledBuilder):
 
 
 def _returns_a_tensor(signature: Optional[Signature], definition: Definition) -> bool:
-    """Return whether TVM FFI makes a torch tensor of the result; it does if it was given any."""
+    """Return whether TVM FFI returns torch tensors; it does if any argument is one."""
     given = any(spec.shape is not None for spec in definition.inputs.values())
     return given and signature is not None and signature.returns == "ffi.Tensor"
 
@@ -130,8 +130,8 @@ def _load_module(solution: Solution, library: Path) -> Any:
             hint="Install it again: pip install --force-reinstall --no-deps apache-tvm-ffi",
         ) from error
     try:
-        # The module stays loaded as long as the process: tensors that its functions have returned
-        # are released by code in it.
+        # The module stays loaded until the process ends: code in it releases the tensors that its
+        # functions have returned.
         return tvm_ffi.load_module(str(library))
     except RuntimeError as error:
         reason, log = str(error).rpartition(str(library))[2].lstrip(": "), str(error)
@@ -143,11 +143,11 @@ def _load_module(solution: Solution, library: Path) -> Any:
 
 
 def returning_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with results turned into what Python and torch have for them.
+    """Return `function` with its results converted to Python and torch objects.
 
-    TVM FFI returns a tensor that was made by its environment's allocator as a torch tensor, but
-    wraps collections: its arrays and tuples become tuples here, its maps dicts, and tensors that it
-    left as its own become torch tensors that share their memory.
+    TVM FFI returns a tensor from its environment's allocator as a torch tensor, but wraps
+    collections. Here its arrays and tuples become tuples, its maps become dicts, and its own
+    tensors become torch tensors that share their memory.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def returning_torch(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         result = function(*args)
-        # The common case, ahead of all that needs a look-up.
+        # The common case first, before any look-up.
         return result if type(result) is plain else _to_torch(result)
 
     return call

@@ -1,7 +1,7 @@
-"""The functions that a compiled library exports for TVM FFI, and what they say of themselves.
+"""The functions that a compiled library exports for TVM FFI, and their signatures.
 
-The library is compiled with TVM FFI's metadata, so that each exported function can be asked for its
-parameters before it is called. One that was exported without the macros has none, and is believed.
+The library is compiled with TVM FFI's metadata, which describes the parameters of each exported
+function. A function that was exported without the macros has no metadata, and is not checked.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Definition, Solution
 
-# In a table of symbol names each name stands between two zero bytes. The macros put the prefix
-# before a function's name; some names are the library's own, and compilers put a dot into those of
-# the parts that they split off a function.
+# In a symbol table each name stands between two zero bytes. The macros add the prefix to a
+# function's name. Some names with it belong to the library itself, and compilers add a dot to the
+# names of parts that they split off a function.
 _NAME = re.compile(rb"(?<=\0)__tvm_ffi_(?!_metadata_|_doc_|_library_)([^.\0]+)(?=\0)")
 _MOST_NAMED = 10
 
 
 def exported_names(library: Path) -> list[str]:
-    """Return the names of the functions that a shared library exports, sorted.
+    """Return the sorted names of the functions that a shared library exports.
 
     Parameters
     ----------
     library : Path
-        The file; it is read, not loaded.
+        The file, which is read but not loaded.
     """
     found = {match.decode("utf-8", "replace") for match in _NAME.findall(library.read_bytes())}
     return sorted(found)
 
 
 def not_exported(solution: Solution, library: Path) -> BuildError:
-    """Return the error for an entry symbol that is not among the exports of `library`."""
+    """Return the error for an entry symbol that is not exported by `library`."""
     symbol, names = solution.get_entry_symbol(), exported_names(library)
     near = get_close_matches(symbol, names, n=1)
     if near:
@@ -54,14 +54,14 @@ def not_exported(solution: Solution, library: Path) -> BuildError:
 
 
 class Signature(NamedTuple):
-    """An exported function's parameters and result.
+    """Parameters and result of an exported function.
 
     Attributes
     ----------
     parameters : tuple of str
-        Their types, in TVM FFI's names: ``DLTensor*``, ``int``, …
+        Their types in TVM FFI's notation: ``DLTensor*``, ``int``, …
     returns : str
-        The type of the result; ``None`` for void.
+        Type of the result; ``None`` for void.
     """
 
     parameters: tuple[str, ...]
@@ -77,17 +77,17 @@ def read_signature(metadata: Optional[Mapping[str, Any]]) -> Optional[Signature]
     Parameters
     ----------
     metadata : mapping, optional
-        What ``Module.get_function_metadata`` returned.
+        The result of ``Module.get_function_metadata``.
 
     Returns
     -------
     Signature or None
-        None if there are no metadata, or they are not of a form that is known.
+        None if there are no metadata, or their form is unknown.
     """
     try:
         schema = json.loads((metadata or {})["type_schema"])
         named = schema.get("named_args")
-        # Releases up to 0.1.12 have one list, the result first.
+        # Releases up to 0.1.12 use a single list that starts with the result.
         members = [*named["return"], *named["params"]] if named else schema["args"]
         returns, *parameters = (str(member["type"]) for member in members)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -101,10 +101,10 @@ def style_of(signature: Optional[Signature], definition: Definition, solution: S
     Parameters
     ----------
     signature : Signature, optional
-        That of the function. Where it is not known, a solution that does not state its calling
-        convention is taken for destination-passing.
+        Signature of the function. If it is unknown, a solution that does not state its calling
+        convention is assumed to be destination-passing.
     definition, solution
-        See `fib_native_toolkit.choose_style`, whose rules these are.
+        As for `fib_native_toolkit.choose_style`, whose rules apply.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Whether solutions in C++ and CUDA can be compiled and run here, and with which apache-tvm-ffi.
+"""Check whether C++ and CUDA solutions can be built and run, and find apache-tvm-ffi.
 
-Importing ``tvm_ffi`` imports torch; so the installed one is found without that.
+The installation is found without importing ``tvm_ffi``, which would import torch.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import Availability
 
 OLDEST = (0, 1, 11)
-"""The first release whose interface is the one used here."""
+"""The oldest release with the interface used here."""
 
 _DISTRIBUTION = "apache-tvm-ffi"
 _INSTALL = "pip install 'apache-tvm-ffi>=0.1.11'"
 
 
 class FfiLibrary(NamedTuple):
-    """Where headers and library of an installed apache-tvm-ffi are.
+    """Location of the headers and the library of an installed apache-tvm-ffi.
 
     Attributes
     ----------
     version : str
         Its version.
     include_path : Path
-        The folder with ``tvm/ffi`` and ``dlpack``.
+        Folder with ``tvm/ffi`` and ``dlpack``.
     library_path : Path
-        The folder with ``libtvm_ffi.so``.
+        Folder with ``libtvm_ffi.so``.
     """
 
     version: str
@@ -90,12 +90,12 @@ def find_tvm_ffi() -> FfiLibrary:
 
 
 def probe() -> Availability:
-    """Return whether C++ can be compiled and run; imports neither torch nor tvm_ffi."""
+    """Return whether C++ can be compiled and run, without importing torch or tvm_ffi."""
     return availability(require_torch, find_tvm_ffi, find_cxx)
 
 
 def probe_cuda() -> Availability:
-    """Return whether CUDA can be compiled too, and for which GPUs; makes no CUDA context."""
+    """Return whether CUDA can be compiled, too, and for which GPUs, without a CUDA context."""
     cuda = (find_nvcc, _architectures)
     return availability(require_torch, find_tvm_ffi, *cuda, find_cxx)
 

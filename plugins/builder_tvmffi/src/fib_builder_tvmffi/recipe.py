@@ -1,4 +1,4 @@
-"""From a solution and the tools of this machine to the commands that compile it."""
+"""Derive the compile commands from a solution and the tools of this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
 
 KINDS = {".c": "c", ".cc": "cpp", ".cpp": "cpp", ".cxx": "cpp", ".cu": "cuda"}
-"""Suffixes of the files that are compiled, and as what."""
+"""Suffixes of the files that are compiled, and their language."""
 
 EXPORTS = "exports.map"
-"""The linker's list of what to export, in the folder of the objects."""
+"""Linker script with the exported symbols, in the folder of the objects."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _LIBRARIES = {
@@ -30,24 +30,24 @@ _LIBRARIES = {
 
 
 def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
-    """Work out how to compile a solution here.
+    """Determine how to compile a solution here.
 
     Parameters
     ----------
     solution : Solution
-        In C++ or CUDA.
+        A solution in C++ or CUDA.
 
     Returns
     -------
     recipe : Recipe
         The commands.
     key : dict of str to str
-        What the result depends on besides the solution.
+        Everything that the result depends on besides the solution.
 
     Raises
     ------
     BuildError
-        If nobody could compile the solution: its entry point or its options are wrong.
+        If the solution is invalid on any machine: its entry point or its options are wrong.
     CapabilityError
         If this machine lacks a tool or a library.
     """
@@ -67,13 +67,13 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
         files,
         cuda,
         headers=[ffi.include_path],
-        # What TVM FFI's headers need at least; a solution may ask for a later one.
+        # The minimum for TVM FFI's headers; a solution may request a later standard.
         standard="c++17",
-        # With metadata each export can tell its signature; that costs some hundredths of a second.
+        # Metadata provide the signature of each export, for some 10 ms of compile time.
         flags=["-DTVM_FFI_DLL_EXPORT_INCLUDE_METADATA=1"],
         dependencies=[*solution.spec.dependencies, *_included(solution)],
-        # A symbol that is nowhere shall fail when linking, or else when loading. By default the
-        # process ends when it is first called.
+        # A missing symbol must fail when linking, or else when loading. By default the process
+        # would end when the symbol is first called.
         link=[f"-Wl,--version-script=../objects/{EXPORTS}", "-Wl,-z,defs", "-Wl,-z,now"],
         libraries=[f"-L{ffi.library_path}", "-ltvm_ffi"],
     )
@@ -81,15 +81,16 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
 
 
 def _included(solution: Solution) -> list[str]:
-    """Return the native libraries that a solution includes, whether or not it declares them.
+    """Return the native libraries whose headers a solution includes, declared or not.
 
-    Many do not declare them: without a check at link time, what torch had loaded served.
+    Many solutions do not declare them: without link-time checks, libraries loaded by torch
+    sufficed.
     """
     included = {name for source in solution.sources for name in _INCLUDE.findall(source.content)}
     found = []
     for library, header in _LIBRARIES.items():
         if any(map(header.fullmatch, included)):
-            # It may bring a header of that name itself; if not, the compiler tells.
+            # It may contain a header of that name; if not, the compiler reports an error.
             with suppress(CapabilityError):
                 find_dependencies([library])
                 found.append(library)

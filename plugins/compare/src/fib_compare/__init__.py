@@ -1,4 +1,4 @@
-"""Whether one solution is slower than another, and whether recorded results still hold."""
+"""Paired comparisons of solutions, replays of recorded traces, and ``fib info``."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ def fib_register_commands() -> Iterable[CommandSpec]:
         name="compare",
         factory="fib_compare.compare_command:app",
         priority=980,
-        summary="Say whether one solution is slower than another.",
+        summary="Test whether one solution is slower than another.",
     )
     yield CommandSpec(
         name="replay",
         factory="fib_compare.replay_command:app",
         priority=990,
-        summary="Run recorded traces again: do they still hold?",
+        summary="Run recorded traces again and check their results.",
     )
     yield CommandSpec(
         name="info",
         factory="fib_compare.info_command:info",
         priority=820,
-        summary="Describe machine and installation for a bug report.",
+        summary="Describe this machine and installation for a bug report.",
     )
 
 
 @hookimpl
 def fib_provenance(run: Any, baseline: Any, solution: Solution, builder: str) -> dict[str, Any]:
-    """Tell of machine, driver, plugins, toolchain and settings: what a replay has to know."""
+    """Record machine, driver, plugins, toolchain and settings for replays."""
     from fib_compare.origin import provenance_of
 
     return provenance_of(run, baseline, solution, builder)

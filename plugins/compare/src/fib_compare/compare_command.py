@@ -1,4 +1,4 @@
-"""``fib compare``: is one solution faster than another, in an answer that scripts can act on."""
+"""``fib compare``: test whether one solution is faster than another, for people and scripts."""
 
 # ruff: noqa: TC001 - typer reads the annotations at run time
 
@@ -60,13 +60,13 @@ COLUMNS = (
     "seconds",
     "why",
 )
-_NO_ANSWER = ("too slow", "not recorded")  # nobody's fault: more time or samples would tell
+_NO_ANSWER = ("too slow", "not recorded")  # ambiguous: more time or samples could decide
 
 
 class Watch:
     """Writes one line for each result to stderr; a terminal also gets a bar.
 
-    The bar is the time that the workload may take at most.
+    The bar shows the share of the workload's maximum time.
     """
 
     def __init__(self, contests: Sequence[Contest], settings: CompareSettings) -> None:
@@ -92,19 +92,19 @@ class Watch:
         return self
 
     def started(self, contest: Contest) -> None:
-        """Begin at the left again."""
+        """Reset the bar."""
         if self._bar is not None:
             name = printable(f"{contest.definition.name} / {contest.workload.uuid[:8]}")
             label = f"[{self._done + 1}/{self._total}] {name}".replace("[", r"\[")
             self._bar.reset(self._task, description=label, launches=0)
 
     def launched(self, launches: int, seconds: float) -> None:
-        """Move on."""
+        """Advance the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=seconds, launches=launches)
 
     def finished(self, result: ContestResult) -> None:
-        """Tell what has come of it."""
+        """Report the result."""
         self._done += 1
         text = f"{result.definition} / {result.workload}: {_in_words(result)}"
         talk(f"[{self._done}/{self._total}] {printable(text)}")
@@ -128,7 +128,7 @@ def _in_words(result: ContestResult) -> str:
 def emit_answer(
     results: Sequence[ContestResult], settings: CompareSettings, *, paired: bool, as_json: bool
 ) -> Answer:
-    """Print the answer, the data to stdout and the talk to stderr, and return it."""
+    """Print the answer, with the data on stdout and notes on stderr, and return it."""
     from fib_compare.paired.result import answer
 
     found = answer(results, min_effect=settings.min_effect, alpha=settings.alpha)
@@ -142,7 +142,7 @@ def emit_answer(
 
 
 def exit_code_of(found: Answer) -> ExitCode:
-    """Return the exit code of an answer: the worst that there is on any workload, or overall."""
+    """Return the exit code of an answer: the worst of all workloads and the overall verdict."""
     verdicts = {verdict.value for verdict in found.verdicts}
     kinds = {obstacle.kind for obstacle in found.obstacles}
     if "slower" in verdicts or kinds - {*_NO_ANSWER, "unavailable"}:
@@ -154,7 +154,7 @@ def exit_code_of(found: Answer) -> ExitCode:
 
 def _tell(found: Answer, *, paired: bool) -> None:
     if not paired:
-        talk("unpaired: the samples were taken at different times; 'fib compare --local' is surer")
+        talk("unpaired: samples of different times; 'fib compare --local' is more reliable")
     for one in found.results:
         if one.obstacle is not None:
             talk(f"{one.definition} / {one.workload}: {one.obstacle.role}: {one.obstacle.message}")
@@ -168,7 +168,7 @@ def _tell(found: Answer, *, paired: bool) -> None:
         f"({rounded(ratio.low)} to {rounded(ratio.high)}; above 1 the candidate is slower)"
     )
     if paired and "ambiguous" in {verdict.value for verdict in found.verdicts}:
-        talk("ambiguous: a larger --max-seconds or --min-effect, or a quieter machine, may tell")
+        talk("ambiguous: try a larger --max-seconds or --min-effect, or a quieter machine")
 
 
 def _document(found: Answer, settings: CompareSettings, *, paired: bool) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _folder(flag: str, text: str) -> Any:
 
 
 Baseline = Annotated[Optional[str], _name("--baseline", "Solution to compare with.")]
-Candidate = Annotated[Optional[str], _name("--candidate", "Solution that may have got slower.")]
+Candidate = Annotated[Optional[str], _name("--candidate", "Solution that may be slower.")]
 MinEffect = Annotated[
     float,
     typer.Option(
@@ -263,19 +263,19 @@ MinEffect = Annotated[
 Alpha = Annotated[
     float,
     typer.Option(
-        "--alpha", parser=parse_share, metavar="X", help="Chance of a false alarm: 5% or 0.05."
+        "--alpha", parser=parse_share, metavar="X", help="Probability of a false alarm: 5% or 0.05."
     ),
 ]
 MaxSeconds = Annotated[
     float,
-    typer.Option("--max-seconds", metavar="S", help="Wall time for each workload's launches."),
+    typer.Option("--max-seconds", metavar="S", help="Time limit for the launches of a workload."),
 ]
 BaselineTraces = Annotated[
     Optional[Path],
-    _folder("--baseline-traces", "Run nothing: take samples of this dataset or file of traces."),
+    _folder("--baseline-traces", "Run nothing; use samples from this dataset or trace file."),
 ]
 CandidateTraces = Annotated[
-    Optional[Path], _folder("--candidate-traces", "… and compare them with those of this one.")
+    Optional[Path], _folder("--candidate-traces", "Compare them with samples from this one.")
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Compare traces of other hardware, timers or definitions.")
@@ -287,7 +287,7 @@ First = Annotated[
     typer.Argument(
         metavar="BASELINE",
         show_default=False,
-        help="Two solutions: short for --baseline and --candidate.",
+        help="Baseline and candidate, instead of --baseline and --candidate.",
     ),
 ]
 Second = Annotated[
@@ -325,14 +325,14 @@ def compare(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Say whether one solution is faster or slower than another, the same, or ambiguous.
+    """Test whether one solution is faster than another, slower, the same, or ambiguous.
 
-    Both run side by side on one device, in fresh processes again and again, on the same values, in
-    turn, until the answer is clear or the time is over. With --baseline-traces and
-    --candidate-traces nothing is run: recorded samples are compared, unpaired.
+    Calls of both alternate on one device with the same values. Pairs of fresh processes are started
+    until the verdict is clear or the time is over. With --baseline-traces and --candidate-traces
+    nothing is run: recorded samples are compared, unpaired.
 
-    Exits with 0 if nothing is slower, 1 if something is, or cannot be compared because a solution
-    fails, 6 if it is ambiguous. Nothing is written to the dataset.
+    Exits with 0 if nothing is slower, 1 if something is slower or a solution fails, and 6 if the
+    verdict is ambiguous. Nothing is written to the dataset.
     """
     set_up_logging(log_level)
     from fib_compare.paired.comparer import CompareSettings
@@ -353,27 +353,27 @@ def compare(
 
 
 def _named(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, with the two names where they stand if they were given without a flag.
+    """Return the options, with baseline and candidate also where they are positional arguments.
 
     Raises
     ------
     ConfigError
-        If they are given both ways, or one without the other.
+        If they are given in both ways, or if only one is given.
     """
     names = options["first"], options["second"]
     if names == (None, None):
         return dict(options)
     if None in names:
         raise ConfigError(
-            f"two solutions are needed, and {names[0]!r} is one",
-            hint="fib compare BASELINE CANDIDATE; names come before --workload and the like, "
+            f"two solutions are needed, but only {names[0]!r} is given",
+            hint="fib compare BASELINE CANDIDATE; put the names before options such as --workload, "
             "which take all values that follow",
         )
     for flag in ("baseline", "candidate"):
         if options[flag] is not None:
             raise ConfigError(
-                f"--{flag} {options[flag]!r} is given beside the names {names[0]!r}, {names[1]!r}",
-                hint="give the two names, or the two options",
+                f"--{flag} {options[flag]!r} and the names {names[0]!r}, {names[1]!r} are given",
+                hint="give either the two names or the two options",
             )
     return {**options, "baseline": names[0], "candidate": names[1]}
 
@@ -384,16 +384,16 @@ _CONFIG = ("device", "seed", "timer", "cache", "executor", "sandbox", "trust", "
 def _run_contests(
     options: Mapping[str, Any], settings: CompareSettings, results: list[ContestResult]
 ) -> None:
-    """Add the result of each contest as soon as it ends, so that what is done is shown."""
+    """Add the result of each contest as soon as it ends, so that an interrupted run shows them."""
     baseline, candidate = options["baseline"], options["candidate"]
     if baseline is None or candidate is None:
         raise ConfigError(
             "two solutions are needed: BASELINE CANDIDATE, or --baseline NAME and --candidate NAME",
-            hint="or name recorded traces with --baseline-traces and --candidate-traces",
+            hint="or give recorded traces with --baseline-traces and --candidate-traces",
         )
     for unused in ("solutions", "force"):
         if options[unused]:
-            raise ConfigError(f"--{unused.removesuffix('s')} goes with --baseline-traces")
+            raise ConfigError(f"--{unused.removesuffix('s')} requires --baseline-traces")
     try:
         from fib_compare.paired.comparer import Comparer, find_contests
         from flashinfer_bench.bench.config import BenchmarkConfig
@@ -410,7 +410,7 @@ def _run_contests(
                 results.append(result)
                 watch.finished(result)
     except ModuleNotFoundError as error:
-        message = "running solutions needs torch; recorded traces do without"
+        message = "running solutions requires torch; comparing recorded traces does not"
         raise without_torch(error, message) from error
 
 
@@ -420,13 +420,13 @@ def _recorded(options: Mapping[str, Any], settings: CompareSettings) -> list[Con
 
     paths = options["baseline_traces"], options["candidate_traces"]
     if None in paths:
-        raise ConfigError("--baseline-traces and --candidate-traces go together")
+        raise ConfigError("give both --baseline-traces and --candidate-traces")
     if options["local"] is not None:
-        raise ConfigError("--local runs solutions; with recorded traces nothing is run")
+        raise ConfigError("--local cannot be used with recorded traces, since nothing is run")
     if (options["baseline"] is None) != (options["candidate"] is None):
-        raise ConfigError("--baseline and --candidate go together")
+        raise ConfigError("give both --baseline and --candidate")
     if options["solutions"] and options["baseline"] is not None:
-        raise ConfigError("--solution compares each with itself; leave out --baseline")
+        raise ConfigError("--solution compares each solution with itself; leave out --baseline")
     filters = [options[name] or () for name in ("definitions", "solutions", "workloads")]
     before, after = ([one for one in read_traces(path) if fits(one, *filters)] for path in paths)
     names = (options["baseline"], options["candidate"]) if options["baseline"] else None

@@ -1,4 +1,4 @@
-"""``fib info``: what a bug report has to say of a machine and an installation."""
+"""``fib info``: machine and installation for a bug report."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")
 
 
 def info(as_json: AsJson = False) -> None:
-    """Describe this machine and what is installed, in one block for a bug report.
+    """Describe this machine and installation for a bug report.
 
-    torch is not imported, and no GPU is used. The name of your home folder and what looks like a
+    Imports no torch and uses no GPU. The path of your home folder and anything that looks like a
     secret are left out.
     """
-    with redirect_stdout(sys.stderr):  # what a plugin prints is talk
+    with redirect_stdout(sys.stderr):  # plugins may print
         text = json.dumps({name: _tried(reader) for name, reader in _READERS.items()})
-    with suppress(RuntimeError):  # nobody's home
+    with suppress(RuntimeError):  # no home folder
         text = text.replace(json.dumps(f"{Path.home()}/")[1:-1], "~/")
     if as_json:
         emit_document(**json.loads(text))
@@ -75,7 +75,7 @@ def _ask(command: list[str], **more: Any) -> list[str]:
 
 
 def _plugins() -> dict[str, str]:
-    # Not strict: what is broken is to be told, not raised.
+    # Not strict: broken plugins are reported, not raised.
     settings = replace(plugins.Settings.from_env(), strict=False)
     plugins.reset_default_catalog(plugins.discover(settings), replace=False)
     found: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _gpus() -> Any:
     try:
         return [", driver ".join(line.rsplit(", ", 1)) for line in _ask(_SMI.split())]
     except FileNotFoundError:
-        return [str(gpu.name) for gpu in nvidia_gpus()] or "none (there is no nvidia-smi)"
+        return [str(gpu.name) for gpu in nvidia_gpus()] or "none (nvidia-smi not found)"
 
 
 def _compilers() -> dict[str, str]:
@@ -117,7 +117,7 @@ def _dataset() -> str:
 
 def _sandbox() -> str:
     if (method := pick_sandbox()) is None:
-        return "off (none is installed for this system)"
+        return "off (no sandbox for this system is installed)"
     tolerant = {**os.environ, "FIB_STRICT_PLUGINS": "0"}
     code = f"import {__name__}; {__name__}.try_to_confine()"
     with TemporaryDirectory() as folder:
@@ -125,12 +125,12 @@ def _sandbox() -> str:
             _ask([sys.executable, "-c", code], cwd=folder, env=tolerant)[-1]
         )
     method.tidy()
-    level = f"auto (not kept from {', '.join(lacking)})" if lacking else "strict"
-    return f"{level}; not here: {', '.join(missing)}" if missing else level
+    level = f"auto (does not prevent {', '.join(lacking)})" if lacking else "strict"
+    return f"{level}; unavailable: {', '.join(missing)}" if missing else level
 
 
 def try_to_confine() -> None:
-    """Confine this process to its end; print which measures are missing, and what that leaves."""
+    """Confine this process; print which measures are missing, and what that does not prevent."""
     method: Any = pick_sandbox()
     applied, missing = method.confine([], hidden=[], device="cpu", workdir=Path.cwd())
     needed = {**method.needed, **method.needed_on_cpu}.items()

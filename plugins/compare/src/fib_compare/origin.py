@@ -1,6 +1,6 @@
-"""What a trace says about where it came from: machine, plugins, toolchain and settings.
+"""The provenance that a trace records: machine, plugins, toolchain and settings.
 
-All of it is for the record: nothing here ends a run, and what is not known is left out.
+Errors here never end a run; what cannot be found out is left out.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MOST_CHARACTERS = 80
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _SALT_BYTES = 16
 
-#: Settings of a run that can decide a verdict or a latency; number of calls, seed, timer and trust
-#: have places of their own in a trace.
+#: Settings of a run that can affect a status or a latency. Number of calls, seed, timer and trust
+#: have their own fields in a trace.
 SETTINGS_OF_RUNS = (
     "timeout_seconds",
     "profile_baseline",
@@ -53,13 +53,13 @@ SETTINGS_OF_DEFINITIONS = (
     "stop_params",
 )
 SETTINGS_BY_KEY = ("tolerances", "extra")
-"""Only the keys that differ are recorded of these."""
+"""Settings of which only the keys that differ from the defaults are recorded."""
 
 
 def provenance_of(
     session: Session, baseline: DeviceBaseline, solution: Solution, builder: str
 ) -> dict[str, Any]:
-    """Return fields of a `Provenance`; what is not known, or as by default, is left out.
+    """Return fields of a `Provenance`; unknown values and defaults are left out.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def provenance_of(
     baseline : DeviceBaseline
         The workload.
     solution : Solution
-        What was evaluated.
+        The evaluated solution.
     builder : str
         Name of its builder; empty if it is not known.
     """
@@ -92,7 +92,7 @@ def provenance_of(
         "host": host_fingerprint(),
         **gpu_facts(device),
         "settings": recorded_settings(config, definition, workload),
-        # The release of core is recorded anyway.
+        # The version of core is recorded elsewhere.
         "plugins": {
             role: one.origin
             for role, one in plugins.items()
@@ -109,18 +109,18 @@ def _chosen(
 ) -> Optional[Registered[Any]]:
     try:
         return choose(*asked, **more)
-    except FibError as error:  # whoever needs it says so
+    except FibError as error:  # reported where the plugin is used
         logger.debug("a plugin is not recorded: %s", error)
         return None
 
 
 def toolchain_of(definition: Definition, solution: Solution) -> dict[str, str]:
-    """Return what a solution was compiled with, as its build in the cache says.
+    """Return the compilers of a solution, from its build in the cache.
 
     Returns
     -------
     dict of str to str
-        The versions of compilers; empty if it is not compiled, or was only in memory.
+        Versions of compilers; empty if the solution is not compiled, or not in the cache.
     """
     from flashinfer_bench import env
     from flashinfer_bench.compile.builder import content_digest
@@ -128,20 +128,20 @@ def toolchain_of(definition: Definition, solution: Solution) -> dict[str, str]:
 
     try:
         from fib_build_cache.info import LibraryInfo
-    except ImportError:  # fib-native-toolkit makes what is compiled, and is not installed
+    except ImportError:  # without fib-native-toolkit nothing is compiled
         return {}
     try:
         marks = [(path.stat().st_mtime, path) for path in env.cache_path().glob(f"*/*/{COMPLETE}")]
-        for _, mark in sorted(marks, reverse=True):  # the one that was used last first
+        for _, mark in sorted(marks, reverse=True):  # most recently used first
             prefix, _, digest = mark.parent.name.rpartition("_")
             info = LibraryInfo.read(mark.parent)
             if info is None:
                 continue
-            # The name of a build follows from all that it is of.
+            # The name of a build is a hash of all its inputs.
             key = json.dumps(info.key, sort_keys=True)
             if digest == content_digest(definition, solution, prefix, key):
                 tools = {name: str(info.key[name]) for name in _TOOLS if name in info.key}
-                # What a compiler says of itself, without its licence.
+                # The compiler's version, without its licence.
                 return {
                     name: text.partition("\n")[0][:_MOST_CHARACTERS] for name, text in tools.items()
                 }
@@ -153,19 +153,19 @@ def toolchain_of(definition: Definition, solution: Solution) -> dict[str, str]:
 def recorded_settings(
     config: BenchmarkConfig, definition: Definition, workload: Workload
 ) -> dict[str, Any]:
-    """Return the settings that differ from what this release takes if nobody sets anything.
+    """Return the settings that differ from the defaults of this release.
 
     Parameters
     ----------
     config : BenchmarkConfig
         The settings of a run.
     definition, workload
-        What is evaluated.
+        The definition and the workload that are evaluated.
 
     Returns
     -------
     dict
-        Plain values, for ``provenance.settings``; empty if all are as by default.
+        Plain values for ``provenance.settings``; empty if all are defaults.
     """
     defaults = _defaults()
     changed = {
@@ -194,17 +194,16 @@ def _defaults() -> BenchmarkConfig:
 
 @cache
 def host_fingerprint() -> str:
-    """Return 12 hexadecimal digits that tell this machine from others and name nobody.
+    """Return 12 hexadecimal digits that identify this machine anonymously.
 
-    They are a hash over the system's own id, the machine's name and its CPU, together with a random
-    number in ``FIB_CACHE_PATH`` that never leaves it: so nobody can find the name by trying names.
-    Where that cannot be kept, the name does not enter. A container has a name of its own, and
-    counts as another machine.
+    They are a hash of the system's id, the machine's name and its CPU, with a random salt that is
+    kept in ``FIB_CACHE_PATH``, so that the name cannot be guessed. If the salt cannot be stored,
+    the name is not part of the hash. A container counts as a separate machine.
     """
     from flashinfer_bench.compile.machine import cpu_description
 
     salt = _salt()
-    # On some systems the name of the machine stands in for the description of its CPU.
+    # On some systems the description of the CPU contains the name of the machine.
     cpu = cpu_description().removesuffix(f" of {platform.node()}")
     ident = ""
     for path in _MACHINE_IDS:
@@ -215,7 +214,7 @@ def host_fingerprint() -> str:
 
 
 def _salt() -> str:
-    """Return the random number of this cache; make it if there is none."""
+    """Return the salt of this cache; create it if there is none."""
     from flashinfer_bench.compile.cache import cache_folder
 
     path = cache_folder("machine") / "host.salt"
@@ -224,7 +223,7 @@ def _salt() -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             made = path.with_name(f"host.salt.{secrets.token_hex(4)}")
             made.write_text(secrets.token_hex(_SALT_BYTES), encoding="ascii")
-            with suppress(FileExistsError):  # a link never replaces what another process has made
+            with suppress(FileExistsError):  # os.link keeps a salt of another process
                 path.hardlink_to(made)
             made.unlink()
         text = path.read_text(encoding="ascii").strip()
@@ -233,9 +232,9 @@ def _salt() -> str:
 
 
 def gpu_facts(device: str) -> dict[str, Any]:
-    """Return the version of a GPU's driver, and its clocks as they are now in MHz.
+    """Return the version of a GPU's driver, and its current clocks in MHz.
 
-    The driver's management library (NVML) is asked, which makes no CUDA context.
+    Uses the driver's management library (NVML), which creates no CUDA context.
     """
     if device.partition(":")[0] != "cuda":
         return {}
@@ -247,15 +246,15 @@ def gpu_facts(device: str) -> dict[str, Any]:
         driver = nvml.nvmlSystemGetDriverVersion()
         facts["driver"] = driver.decode("ascii") if isinstance(driver, bytes) else str(driver)
         for name, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM)):
-            with suppress(nvml.NVMLError):  # a virtual GPU, or a part of one, may not tell
+            with suppress(nvml.NVMLError):  # not available on virtual GPUs and MIG instances
                 facts[f"{name}_clock_mhz"] = int(nvml.nvmlDeviceGetClockInfo(handle, kind))
     except Exception as error:  # noqa: BLE001 - whatever a driver does, it must not end a run
-        logger.debug("%s cannot be asked about driver and clocks: %s", device, error)
+        logger.debug("cannot read driver and clocks of %s: %s", device, error)
     return facts
 
 
 def _uuid_of(device: str) -> str:
-    """Return the GPU's UUID: CUDA and NVML number GPUs differently."""
+    """Return the GPU's UUID, because CUDA and NVML number GPUs differently."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(torch.device(device)).uuid}"

@@ -1,4 +1,4 @@
-"""``fib replay``: carry out recorded evaluations again, and say whether they still hold."""
+"""``fib replay``: repeat recorded evaluations, and report whether the results still hold."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def parse_share(text: str) -> float:
-    """Return the number that an option such as ``1%`` or ``0.01`` gives."""
+    """Parse a share such as ``1%`` or ``0.01``."""
     found = _NUMBER.fullmatch(str(text).strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no share; write it as 10% or 0.1")
+        raise typer.BadParameter(f"{text!r} is not a share; write it as 10% or 0.1")
     return float(found[1]) / (100 if found[2] else 1)
 
 
 Traces = Annotated[
     Optional[list[str]],
     typer.Argument(
-        metavar="TRACE", show_default=False, help="FILE, or FILE:LINE for one line of it."
+        metavar="TRACE", show_default=False, help="A trace file, or FILE:LINE for one of its lines."
     ),
 ]
 Dataset = Annotated[
@@ -50,7 +50,7 @@ Dataset = Annotated[
         "--local",
         metavar="DIR",
         show_default=False,
-        help="Dataset folder. Default: the one that the files lie in, or $FIB_DATASET_PATH.",
+        help="Dataset folder. Default: that of the files, or $FIB_DATASET_PATH.",
     ),
 ]
 Workloads = Annotated[
@@ -60,7 +60,7 @@ Workloads = Annotated[
         "--workloads",
         metavar="UUID...",
         show_default=False,
-        help="Only these workloads; the beginning of a uuid will do.",
+        help="Only these workloads; the beginning of a uuid is enough.",
     ),
 ]
 Last = Annotated[
@@ -73,7 +73,7 @@ Device = Annotated[
         "--device",
         metavar="DEVICE",
         show_default=False,
-        help="cpu, cuda or cuda:N. Default: where each trace was recorded.",
+        help="cpu, cuda or cuda:N. Default: the device of each trace.",
     ),
 ]
 Tolerance = Annotated[
@@ -82,10 +82,10 @@ Tolerance = Annotated[
         "--latency-tolerance",
         parser=parse_share,
         metavar="X",
-        help="By how much latencies may differ: 10% or 0.1.",
+        help="Largest relative difference of latencies: 10% or 0.1.",
     ),
 ]
-Save = Annotated[bool, typer.Option("--save", help="Add the new traces, with fresh secret seeds.")]
+Save = Annotated[bool, typer.Option("--save", help="Save the new traces, with fresh seeds.")]
 
 
 @app.command("replay", cls=GreedyCommand)
@@ -102,13 +102,13 @@ def replay(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Carry out recorded evaluations again: reproduced, drifted, or not reproducible, and why.
+    """Repeat recorded evaluations: reproduced, drifted or not reproducible, and why.
 
-    Inputs are rebuilt from the recorded seeds, settings are as they were, and solution and
-    definition must be. The device is the recorded one unless --device names another.
+    Inputs are generated from the recorded seeds, and the recorded settings and device are used
+    (unless --device is given). Solution and definition must be unchanged.
 
-    Exits with 1 if something drifted, else with 4 if something could not be reproduced here, else
-    with 0. The dataset is not written to without --save.
+    Exits with 1 if a result drifted, otherwise with 4 if one is not reproducible here, otherwise
+    with 0. Nothing is written to the dataset without --save.
     """
     set_up_logging(log_level)
     filters = (definitions or (), solutions or (), workloads or ())
@@ -116,7 +116,7 @@ def replay(
     try:
         for root, targets in _chosen(traces or (), local, filters, last):
             for one in _replay_all(root, targets, device, latency_tolerance, save=save):
-                done.append(one)  # one by one, so that what is done is shown whatever comes
+                done.append(one)  # one by one, so that an interrupted replay shows them
     finally:
         if done:
             _show(done, as_json=as_json)
@@ -129,7 +129,7 @@ _Filters = tuple["Sequence[str]", "Sequence[str]", "Sequence[str]"]
 def _chosen(
     traces: Sequence[str], local: Optional[Path], filters: _Filters, last: Optional[int]
 ) -> Iterator[tuple[TraceSet, list[Target]]]:
-    """Yield each dataset with what is to be replayed of it."""
+    """Yield each dataset with the runs to replay."""
     from fib_compare.targets import (
         Target,
         dataset_of,
@@ -150,7 +150,7 @@ def _chosen(
     for path, line in [split_place(text) for text in traces]:
         found.setdefault(local or dataset_of(path), []).extend(read_targets(path, line))
     if last is not None and len(found) > 1:
-        raise ConfigError("--last goes with one dataset", hint="name files of one dataset only")
+        raise ConfigError("--last requires a single dataset", hint="give files of one dataset only")
     for root, targets in found.items():
         kept = matching(targets, *filters)
         trace_set = TraceSet.from_path(root, on_error="collect")
@@ -178,7 +178,7 @@ def _replay_all(
                     trace_set.add_traces([trace])
                 yield result
     except ModuleNotFoundError as error:
-        raise without_torch(error, "replaying needs torch") from error
+        raise without_torch(error, "replaying requires torch") from error
 
 
 def without_torch(error: ModuleNotFoundError, message: str) -> Exception:
@@ -217,9 +217,9 @@ def _show(done: Sequence[Replay], *, as_json: bool) -> None:
 def _tell_differences(one: Replay) -> None:
     lines = list(one.differences)
     if one.inputs == "same":
-        lines.insert(0, "the inputs are the recorded ones, bit for bit")
+        lines.insert(0, "the inputs are identical to the recorded ones, bit for bit")
     elif one.inputs == "not recorded":
-        lines.insert(0, "not recorded: digest of the inputs, so nobody can tell whether they agree")
+        lines.insert(0, "not recorded: digest of the inputs, so they may differ")
     if lines:
         talk(f"{_label(one)}:")
         for line in lines:

@@ -1,4 +1,4 @@
-"""Carrying out recorded evaluations again."""
+"""Repetition of recorded evaluations."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import Catalog
 
 
-_ERRORS_MAY_DIFFER = 0.1  # relatively: sums whose order nobody decides end differently
-_FEWEST_SAMPLES = 4  # of fewer nobody knows how they are spread
-_MOST_EXCUSED = 2.0  # no spread of samples, and no slower machine, explains a larger factor
-_SPEEDUP_MAY_DIFFER = 0.01  # relatively, of the recorded one from the latencies beside it
+_ERRORS_MAY_DIFFER = 0.1  # relative, because the order of sums may vary
+_FEWEST_SAMPLES = 4  # needed for quartiles
+_MOST_EXCUSED = 2.0  # neither scattered samples nor a slower machine excuse a larger factor
+_SPEEDUP_MAY_DIFFER = 0.01  # relative difference of the recorded speed-up and latencies
 _NOTHING = "nothing"
 
 _ABOUT_HOST = {
@@ -68,14 +68,14 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two evaluations of the same thing, held against each other.
+    """Comparison of two evaluations of the same solution and workload.
 
     Attributes
     ----------
     drift : tuple of str
-        In what they contradict each other.
+        Contradictions.
     differences : tuple of str
-        What else is different, and may be why.
+        Other differences, which may explain them.
     """
 
     drift: tuple[str, ...] = ()
@@ -83,22 +83,22 @@ class Comparison:
 
 
 def compare(before: Evaluation, now: Evaluation, tolerance: float) -> Comparison:
-    """Hold two evaluations of the same solution, inputs and settings against each other.
+    """Compare two evaluations of the same solution, inputs and settings.
 
     Parameters
     ----------
     before, now : Evaluation
         The recorded one, and that of a replay.
     tolerance : float
-        By how much latencies may differ, relative to the recorded one.
+        Largest difference of latencies, relative to the recorded one.
 
     Returns
     -------
     Comparison
         Statuses must be equal, errors must agree to 10 %. Latencies drift if they differ by more
-        than `tolerance` *and* the interquartile ranges of their samples do not overlap. The samples
-        of the recorded one, and the reference's latency, are part of a record that anyone may have
-        edited, so that neither excuses more than a factor of two.
+        than `tolerance` *and* the interquartile ranges of their samples do not overlap. Recorded
+        samples and reference latencies may have been edited, so they excuse at most a factor of
+        two.
     """
     differences = list(_environment(before, now))
     if before.status != now.status:
@@ -112,7 +112,7 @@ def compare(before: Evaluation, now: Evaluation, tolerance: float) -> Comparison
 def _errors(
     before: Optional[Correctness], now: Optional[Correctness]
 ) -> tuple[list[str], list[str]]:
-    """Return errors that differ much, and those that differ little."""
+    """Return large and small differences of errors."""
     drift: list[str] = []
     notes: list[str] = []
     if before is None or now is None:
@@ -132,7 +132,7 @@ def _close(one: float, other: float) -> bool:
 def _performances(
     before: Optional[Performance], now: Optional[Performance], tolerance: float
 ) -> tuple[list[str], list[str]]:
-    """Return what contradicts the recorded latencies, and what does not count."""
+    """Return contradictions to the recorded latencies, and other differences."""
     drift: list[str] = []
     notes: list[str] = []
     if before is None:
@@ -143,12 +143,12 @@ def _performances(
         told, made = before.speedup_factor, before.reference_latency_ms / before.latency_ms
         if not math.isclose(told, made, rel_tol=_SPEEDUP_MAY_DIFFER):
             drift.append(
-                f"the recorded speed-up {told:.4g} is not that of the recorded latencies: "
+                f"the recorded speed-up {told:.4g} does not match the recorded latencies: "
                 f"{made:.4g}"
             )
     then = before.reference_latency_ms
     today = now.reference_latency_ms if now is not None else 0.0
-    # Then it may be the machine that drifts.
+    # A changed reference latency suggests that the machine has changed.
     if then and today and abs(today - then) > tolerance * then:
         far = max(then, today) > max(_MOST_EXCUSED, 1 + tolerance) * min(then, today)
         text = f"the reference's latency {then:.4g} -> {today:.4g} ms"
@@ -163,16 +163,16 @@ def _latency(before: Performance, now: Performance, tolerance: float) -> list[st
     text = f"latency {then:.4g} -> {today:.4g} ms, outside {tolerance:.3g} of the recorded one"
     ranges = interquartile(before.samples_ms), interquartile(now.samples_ms)
     if ranges[0] is None or ranges[1] is None:
-        return [f"{text} (there are too few samples to compare their ranges)"]
+        return [f"{text} (too few samples to compare their ranges)"]
     if ranges[0][0] <= ranges[1][1] and ranges[1][0] <= ranges[0][1]:
         if max(then, today) <= _MOST_EXCUSED * min(then, today):
             return []
-        return [f"{text}, by more than samples that scatter can excuse"]
+        return [f"{text}, by more than the scatter of samples explains"]
     return [f"{text}, and the interquartile ranges of the samples do not overlap"]
 
 
 def interquartile(samples: Optional[Sequence[float]]) -> Optional[tuple[float, float]]:
-    """Return the first and the third quartile; None of fewer than four samples."""
+    """Return the first and the third quartile; None for fewer than four samples."""
     if samples is None or len(samples) < _FEWEST_SAMPLES:
         return None
     low, _, high = quantiles(samples, n=4, method="inclusive")
@@ -195,7 +195,7 @@ def _environment(before: Evaluation, now: Evaluation) -> Iterator[str]:
 
 
 def _changed(name: str, before: Any, now: Any) -> Iterator[str]:
-    """Yield a line if both are known and different."""
+    """Yield a line if both values are known and different."""
     if before is not None and now is not None and before != now:
         yield f"{name}: {before} -> {now}"
 
@@ -203,7 +203,7 @@ def _changed(name: str, before: Any, now: Any) -> Iterator[str]:
 def _tables(
     before: Mapping[str, Any], now: Mapping[str, Any], *, fresh: bool = True
 ) -> Iterator[str]:
-    """Yield what differs; with `fresh` also what only one of them has."""
+    """Yield the differences of two mappings; with `fresh` also keys that only one has."""
     for key in dict.fromkeys((*before, *now)):
         one, other = before.get(key), now.get(key)
         if one != other and (fresh or (one and other)):
@@ -219,22 +219,22 @@ class NotReproducible(RunnerError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that it takes to carry out an evaluation again.
+    """Everything needed to repeat an evaluation.
 
     Attributes
     ----------
     definition, solution
-        As they are in the dataset, which is as they were.
+        As in the dataset, unchanged since the evaluation.
     provenance : Provenance
-        What the trace tells.
+        The provenance of the trace.
     seed : int
-        Of the inputs.
+        Seed of the inputs.
     trust : str
-        As of `BenchmarkConfig`.
+        As for `BenchmarkConfig`.
     timed_seed, reference_seed : int, optional
-        Of the timed calls of the solution and of the reference.
+        Seeds of the timed calls of the solution and of the reference.
     missing : tuple of str
-        What is not known, and had to be taken as it is by default.
+        What is not recorded and was replaced by a default.
     """
 
     definition: Definition
@@ -248,22 +248,21 @@ class Recipe:
 
 
 def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> Recipe:
-    """Return how a trace came about.
+    """Return what is needed to repeat the evaluation of a trace.
 
     Parameters
     ----------
     trace : Trace
-        Of a run.
+        The trace of a run.
     trace_set : TraceSet
         Its dataset.
     siblings : iterable of Trace
-        Further traces, among which one may tell the seed that all solutions of a workload shared.
+        Further traces, of which one may have the seed that all solutions of a workload shared.
 
     Raises
     ------
     NotReproducible
-        If the trace does not tell enough, or solution, definition or workload are not what they
-        were.
+        If the trace lacks something, or if solution, definition or workload have changed.
     """
     evaluation = trace.evaluation
     told = evaluation.provenance if evaluation is not None else None
@@ -274,7 +273,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
         raise NotReproducible(f"definition {trace.definition!r} is not in the dataset")
     if told.definition_hash not in (None, definition_digest(definition)):
         raise NotReproducible(f"definition {trace.definition!r} has changed since")
-    # Another one than the dataset's of the same uuid?
+    # The dataset's workload of the same uuid may differ.
     uuid = trace.workload.uuid
     named = [
         _content(one)
@@ -285,7 +284,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
         raise NotReproducible(f"workload {uuid!r} has changed since")
     trust, timed = told.extra.get("trust", "full"), told.extra.get("rotation_seed")
     if trust not in ("full", "off"):
-        raise NotReproducible(f"the recorded trust {trust!r} is none: full and off are")
+        raise NotReproducible(f"the recorded trust {trust!r} is invalid; allowed: full, off")
     timed = timed if _is_seed(timed) else None
     reference = _reference_seed(told, siblings)
     name = trace.solution or ""
@@ -294,7 +293,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
         raise NotReproducible(f"solution {name!r} is not in the dataset")
     if solution.definition != trace.definition:
         raise NotReproducible(
-            f"solution {name!r} is one of definition {solution.definition!r} today"
+            f"solution {name!r} now belongs to definition {solution.definition!r}"
         )
     if told.extra.get("solution_hash") not in (None, solution.hash()):
         raise NotReproducible(f"solution {name!r} has changed since")
@@ -304,7 +303,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
     if "solution_hash" not in told.extra:
         missing.append("not recorded: hash of the solution")
     if trust == "full" and timed is not None and reference is None:
-        missing.append("not recorded: seed of the reference's timed calls; it was drawn anew")
+        missing.append("not recorded: seed of the reference's timed calls; a new one was used")
     return Recipe(definition, solution, told, told.seed, trust, timed, reference, tuple(missing))
 
 
@@ -313,13 +312,13 @@ def _is_seed(value: Any) -> bool:
 
 
 def _content(trace: Trace) -> str:
-    """Return a workload as text: to Python a scalar of 1 equals one of 1.0 and one of true."""
+    """Return a workload as text, in which the scalars 1, 1.0 and true differ."""
     content = trace.workload.model_dump(mode="json")
     return json.dumps(content, sort_keys=True)
 
 
 def _reference_seed(provenance: Provenance, siblings: Iterable[Trace]) -> Optional[int]:
-    """Return the seed that the last solution of the workload has recorded for all of them."""
+    """Return the seed that the last solution of a workload records for all its solutions."""
     wanted = provenance.extra.get("checks_id")
     if wanted is None:
         return None
@@ -332,7 +331,7 @@ def _reference_seed(provenance: Provenance, siblings: Iterable[Trace]) -> Option
 
 
 class RecordedConfig(BenchmarkConfig):
-    """Settings under which each definition has those that a trace recorded."""
+    """Settings that a trace recorded, for all definitions."""
 
     _changed: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -343,18 +342,18 @@ class RecordedConfig(BenchmarkConfig):
         Parameters
         ----------
         changed : mapping
-            As of `recorded_settings`.
+            As `recorded_settings` returns them.
         **fields
-            Further fields of `BenchmarkConfig`; None leaves one at its default.
+            Further fields of `BenchmarkConfig`; None stands for the default.
 
         Raises
         ------
         ConfigError
-            If a value is not allowed.
+            If a value is invalid.
         """
         for name in SETTINGS_BY_KEY:
             if not isinstance(changed.get(name, {}), dict):
-                raise ConfigError(f"the recorded setting {name!r} is no mapping: {changed[name]!r}")
+                raise ConfigError(f"recorded setting {name!r} is not a mapping: {changed[name]!r}")
         config = cls.default(**{name: changed.get(name) for name in SETTINGS_OF_RUNS}, **fields)
         assert isinstance(config, RecordedConfig)
         config._changed = dict(changed)
@@ -363,12 +362,12 @@ class RecordedConfig(BenchmarkConfig):
     def resolve_eval_config(
         self, definition: Definition, workload: Optional[Workload] = None
     ) -> ResolvedEvalConfig:
-        """Return the defaults for a definition with what was recorded put over them.
+        """Return the defaults for a definition, updated by the recorded settings.
 
         Raises
         ------
         ConfigError
-            If what was recorded is not allowed.
+            If a recorded setting is invalid.
         """
         settings = super().resolve_eval_config(definition, workload).model_dump()
         changed = self._changed
@@ -384,10 +383,10 @@ _FRESH_TRIES = 2
 
 
 class Verdict(str, Enum):
-    """Whether what a trace says still holds.
+    """Whether the result of a trace still holds.
 
-    ``reproduced``: the same evaluation came to the same. ``drifted``: it came to something else.
-    ``not reproducible``: it could not be carried out again, so nothing is known.
+    ``reproduced``: the same evaluation has the same result. ``drifted``: the result is different.
+    ``not reproducible``: the evaluation could not be repeated.
     """
 
     REPRODUCED = "reproduced"
@@ -400,22 +399,23 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of replaying one trace.
+    """The result of replaying one trace.
 
     Attributes
     ----------
     target : Target
-        What was replayed.
+        The recorded run.
     verdict : Verdict
-        Whether it holds.
+        Whether it still holds.
     reasons : tuple of str
         Why not; empty if it was reproduced.
     differences : tuple of str
-        What was different from the recorded run: hardware, driver, libraries, or what is not known.
+        Differences from the recorded run, such as hardware, driver and libraries, and what was not
+        recorded.
     inputs : str
-        ``same``: rebuilt bit for bit; ``different``; ``not recorded``; empty if none were made.
+        ``same``: identical; ``different``; ``not recorded``; empty if none were generated.
     evaluation : Evaluation, optional
-        Of now.
+        The new evaluation.
     """
 
     target: Target
@@ -427,30 +427,30 @@ class Replay:
 
     @property
     def recorded(self) -> Optional[Evaluation]:
-        """The evaluation of then."""
+        """The recorded evaluation."""
         return self.target.trace.evaluation if self.target.trace is not None else None
 
 
 class Replayer(AbstractContextManager["Replayer"]):
-    """Carries out recorded evaluations again, with the same inputs, seeds and settings.
+    """Repeats recorded evaluations with the same inputs, seeds and settings.
 
     Parameters
     ----------
     trace_set : TraceSet
         The dataset.
     device : str, optional
-        Where to; by default where each trace was recorded.
+        The device; by default that of each trace.
     latency_tolerance : float
-        By how much latencies may differ, relative to the recorded one.
+        Largest difference of latencies, relative to the recorded one.
     fresh_variations : bool
-        Draw new seeds for the timed calls, which nobody can foresee, instead of the recorded ones.
-        Whoever can read a trace knows those, so only such an evaluation is worth as much as any.
+        Draw new seeds for the timed calls instead of the recorded ones. Recorded seeds are public,
+        so only evaluations with new ones are as trustworthy as those of ``fib run``.
     catalog : Catalog, optional
-        The plugins; by default all that are installed.
+        The plugins; by default all installed ones.
 
     Notes
     -----
-    Processes are kept from one trace to the next; `close` ends them.
+    Processes are reused from one trace to the next; `close` ends them.
     """
 
     def __init__(
@@ -470,17 +470,17 @@ class Replayer(AbstractContextManager["Replayer"]):
         self._runners: dict[tuple[Any, ...], Runner] = {}
 
     def replay(self, target: Target) -> Replay:
-        """Carry out one evaluation again, and hold it against what was recorded.
+        """Repeat one evaluation, and compare it with the recorded one.
 
         Parameters
         ----------
         target : Target
-            The recorded one.
+            The recorded run.
 
         Returns
         -------
         Replay
-            Whatever is missing makes it not reproducible, with the reason.
+            The result; if something is missing, it is not reproducible, with the reason.
 
         Raises
         ------
@@ -489,13 +489,13 @@ class Replayer(AbstractContextManager["Replayer"]):
         """
         trace = target.trace
         if trace is None or trace.evaluation is None:
-            why = target.problem or "there is no run in this line"
+            why = target.problem or "this line has no run"
             return Replay(target, Verdict.NOT_REPRODUCIBLE, (why,))
         try:
             recipe = recipe_of(trace, self._trace_set, self._siblings(trace))
             now = self._evaluate(trace, recipe, fresh=self._fresh)
             found = _judged(target, trace.evaluation, now, recipe, self._tolerance)
-            # It may have passed because the recorded seeds are no secret.
+            # It may have passed only because the recorded seeds are public.
             passed = found.evaluation is not None and found.evaluation.performance is not None
             known = passed and recipe.timed_seed is not None
             if self._fresh or not known or found.verdict is not Verdict.REPRODUCED:
@@ -508,9 +508,9 @@ class Replayer(AbstractContextManager["Replayer"]):
             return Replay(target, Verdict.NOT_REPRODUCIBLE, (error.message,))
 
     def _held_against_fresh(self, found: Replay, trace: Trace, recipe: Recipe) -> Replay:
-        """Carry out a run that agrees once more, with timed calls that nobody could foresee.
+        """Repeat a run that agrees, with timed calls from fresh seeds.
 
-        Who cheats fails each time; a machine that was busy for a moment does not.
+        Solutions that cheat fail each time; a machine that is briefly busy does not.
         """
         held = found
         for _ in range(_FRESH_TRIES):
@@ -521,7 +521,7 @@ class Replayer(AbstractContextManager["Replayer"]):
         return held
 
     def _siblings(self, trace: Trace) -> Iterator[Trace]:
-        yield from self._trace_set.traces.get(trace.definition, ())  # read only if it is needed
+        yield from self._trace_set.traces.get(trace.definition, ())  # read only if needed
 
     def _evaluate(self, trace: Trace, recipe: Recipe, *, fresh: bool) -> Evaluation:
         config = _config(recipe)
@@ -574,33 +574,33 @@ def _config(recipe: Recipe) -> RecordedConfig:
 
 
 def _safe_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the recorded settings; a record has no say in whether solutions are confined here."""
+    """Return the recorded settings, except those that would disable the sandbox."""
     settings = recipe.provenance.settings or {}
     confined = settings.get("sandbox") == "strict"
     return {name: value for name, value in settings.items() if name != "sandbox" or confined}
 
 
 def _about_settings(recipe: Recipe) -> list[str]:
-    """Return what a reader must know of the settings: a record may have been edited."""
+    """Return notes on the recorded settings, which may have been edited."""
     settings = recipe.provenance.settings or {}
     told = [f"as recorded: {name} {value}" for name, value in _safe_settings(recipe).items()]
     if len(settings) > len(told):
-        told.append(f"sandbox {settings['sandbox']} was recorded; here the solution was confined")
+        told.append(f"recorded sandbox: {settings['sandbox']}; the replay used the default")
     if recipe.trust == "off":
-        told.append("as recorded: trust off, so that nobody looked whether the solution cheats")
+        told.append("as recorded: trust off, so the solution was not checked for cheating")
     return told
 
 
 def _with_fresh(found: Replay, again: Evaluation, tolerance: float) -> Replay:
-    """Hold a replay against one whose timed calls nobody could foresee."""
+    """Compare a replay with one whose timed calls had fresh seeds."""
     known = found.evaluation
     assert known is not None
     reasons = list(compare(known, again, tolerance).drift)
-    if known.status == again.status:  # other values have other errors
+    if known.status == again.status:  # errors differ, because the values do
         reasons = [one for one in reasons if not one.startswith("max_")]
     if not reasons:
         return found
-    about = "only with the recorded seeds, which are no secret; with fresh ones: "
+    about = "only with the recorded seeds, which are public; with fresh ones: "
     return replace(found, verdict=Verdict.DRIFTED, reasons=(about + "; ".join(reasons),))
 
 
@@ -617,7 +617,7 @@ def _judged(
     verdict, reasons = Verdict.REPRODUCED, found.drift
     if inputs == "different":
         verdict = Verdict.NOT_REPRODUCIBLE
-        reasons = ("the inputs are not those of then, although the seed is", *found.drift)
+        reasons = ("the inputs differ from the recorded ones despite the same seed", *found.drift)
     elif found.drift:
         verdict = Verdict.DRIFTED
     return Replay(target, verdict, reasons, differences, inputs, now)
@@ -629,7 +629,7 @@ def as_trace(replay: Replay) -> Optional[Trace]:
     Parameters
     ----------
     replay : Replay
-        Best of a `Replayer` with fresh variations.
+        Preferably from a `Replayer` with fresh variations.
     """
     before, now = replay.target.trace, replay.evaluation
     if before is None or before.evaluation is None or now is None or now.provenance is None:

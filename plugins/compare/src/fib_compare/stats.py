@@ -1,18 +1,18 @@
-"""Whether one solution is faster than another: tests over pairs of fresh processes.
+"""Tests whether one solution is faster than another, over pairs of fresh processes.
 
-Two processes of the same program differ: in where their memory lies, in what the machine does
-meanwhile. Calls of one process share that, so they are not independent, and more of them do not
-make it smaller (Kalibera & Jones, Rigorous benchmarking in reasonable time, 2013). So a launch,
-which is one pair of fresh processes, counts as one observation, and Student's t allows for there
-being few.
+Two processes of the same program differ, for example in memory layout and in the load of the
+machine. Calls of one process share these effects, so they are not independent, and more calls do
+not reduce them (Kalibera & Jones, Rigorous benchmarking in reasonable time, 2013). Therefore a
+launch, which is one pair of fresh processes, counts as one observation, and Student's t accounts
+for the small number of launches.
 
-Launches go on until the answer is clear. Whoever looks often finds something by chance in the
-end, so alpha is spent over planned looks, in equal parts (Lan & DeMets, Discrete sequential
-boundaries for clinical trials, 1983; the linear spending of Kim & DeMets, 1987). Bonferroni's
-inequality adds the looks up, rather than an integral over their joint normal distribution: with
-four launches nothing is normal, and p-values made so are valid at every level, which Holm's
-method needs. Intervals are repeated confidence intervals (Jennison & Turnbull, 1989): they hold
-at all looks together.
+Launches are added until the verdict is clear. Repeated testing would find differences by chance,
+so alpha is spent over planned looks, in equal parts (Lan & DeMets, Discrete sequential boundaries
+for clinical trials, 1983; the linear spending of Kim & DeMets, 1987). The looks are combined by
+Bonferroni's inequality rather than by an integral over their joint normal distribution: four
+launches are not normally distributed, and these p-values are valid at every level, as Holm's
+method requires. Intervals are repeated confidence intervals (Jennison & Turnbull, 1989), which
+hold at all looks together.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LOOKS = (4, 8, 12, 16, 20, 24)
-"""After so many launches `enough` looks at them. Each look spends an equal part of alpha."""
+"""Numbers of launches after which `enough` tests them. Each look spends an equal part of alpha."""
 
 PROCESS_SPREAD = 0.01
-"""How far the medians of two processes of one program differ, as a standard deviation of their
-logarithms, if nobody has measured it. Runs that were not interleaved differ by at least that."""
+"""Assumed difference of the medians of two processes of one program, as a standard deviation of
+logarithms. Runs that were not interleaved differ by at least as much."""
 
 _TRIMMED = 0.2
-"""Share of launches left out at either end, of at least eight: as Wilcox, Introduction to robust
-estimation and hypothesis testing (2012), recommends. On busy machines a fifth are disturbed."""
+"""Share of launches trimmed at either end, from eight on, as in Wilcox, Introduction to robust
+estimation and hypothesis testing (2012). On busy machines a fifth of them are disturbed."""
 
 _FEWEST_TO_TRIM = 8
 
 
 class Verdict(str, Enum):
-    """What a comparison has found about the candidate."""
+    """How the candidate compares with the baseline."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -62,10 +62,10 @@ class Launch:
     Attributes
     ----------
     baseline, candidate : tuple of float
-        Latencies in one unit; those of one index were taken one after the other.
+        Latencies in the same unit; those with the same index form a pair.
     candidate_first : bool
-        Whether in the first, third, ... pair the candidate was called first. In the others it is
-        the other way round.
+        Whether the candidate was called first in the first, third, ... pair. In the others the
+        order is reversed.
     """
 
     baseline: tuple[float, ...]
@@ -80,14 +80,14 @@ class Comparison:
     Attributes
     ----------
     ratio : Interval
-        Latency of the candidate by that of the baseline: above 1 is slower. 0 to infinity if there
-        is only one launch.
+        Latency of the candidate over that of the baseline: above 1 is slower. 0 to infinity if
+        there is only one launch.
     p_value : float
-        Chance of a ratio so far from 1 if both were alike, adjusted for the looks.
+        Probability of a ratio so far from 1 if both were equal, adjusted for the looks.
     verdict : Verdict
         By `decide`.
     launches, pairs : int
-        How many there were; without pairs, ``pairs`` is 0.
+        Number of launches and pairs; 0 pairs for unpaired samples.
     error : float
         Standard error of the logarithm of the ratio.
     freedom : float
@@ -95,8 +95,8 @@ class Comparison:
     spent : float
         Share of alpha that this look could spend.
     p_same : float
-        Chance of a ratio so close to 1 if it were off by the least effect that matters, or more.
-        Adjusted for the looks.
+        Probability of a ratio so close to 1 if the difference were the smallest that counts, or
+        more; adjusted for the looks.
     """
 
     ratio: Interval
@@ -112,14 +112,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Effect:
-    """A logarithm of a ratio, its standard error, and what is known of that."""
+    """The logarithm of a ratio, its standard error, and degrees of freedom of that."""
 
     log: float
     error: float
     freedom: float
 
     def interval(self, alpha: float, spent: float = 1.0) -> Interval:
-        """Return the interval of the ratio at the part of alpha that may be spent."""
+        """Return the interval of the ratio at the spent part of alpha."""
         estimate = math.exp(self.log)
         if math.isinf(self.error):
             return Interval(estimate, 0.0, math.inf, 1 - alpha)
@@ -127,7 +127,7 @@ class Effect:
         return Interval(estimate, math.exp(self.log - reach), math.exp(self.log + reach), 1 - alpha)
 
     def p_value(self, spent: float = 1.0) -> float:
-        """Return the two-sided p-value, divided by the part of alpha that may be spent."""
+        """Return the two-sided p-value, divided by the spent part of alpha."""
         if math.isinf(self.error):
             return 1.0
         if self.error == 0:
@@ -135,11 +135,11 @@ class Effect:
         return min(1.0, two_sided_p(self.log / self.error, self.freedom) / spent)
 
     def p_same(self, min_effect: float, spent: float = 1.0) -> float:
-        """Return the p-value of "it is off by `min_effect` or more", by two one-sided tests.
+        """Return the p-value of a difference of `min_effect` or more, by two one-sided tests.
 
         By Schuirmann, A comparison of the two one-sided tests procedure and the power approach
-        (1987): the greater of both p-values. It is at most alpha if the interval with twice the
-        chance to miss, of 90 % for 5 %, is within the effect.
+        (1987): the larger of both p-values. It is at most alpha if the interval at 1 - 2 alpha,
+        such as 90 % for 5 %, is within the effect.
         """
         room = math.log1p(min_effect) - abs(self.log)
         if math.isinf(self.error) or room < 0:
@@ -152,25 +152,25 @@ class Effect:
 def decide(
     estimate: float, p_value: float, p_same: float, *, min_effect: float, alpha: float
 ) -> Verdict:
-    """Return the verdict on a ratio of candidate by baseline.
+    """Return the verdict on a ratio of candidate over baseline.
 
-    SLOWER or FASTER if the test is significant and the estimate is off by more than `min_effect`.
-    SAME if it is significant and off by less, since what was found does not matter, or if the test
-    of being that close is significant. AMBIGUOUS otherwise: more launches would tell.
+    SLOWER or FASTER if the test is significant and the difference is more than `min_effect`. SAME
+    if the test is significant and the difference is smaller, or if the test of equivalence is
+    significant. AMBIGUOUS otherwise: more launches are needed.
 
     Parameters
     ----------
     estimate : float
         The ratio.
     p_value : float
-        That it is 1, adjusted for all looks and tests.
+        P-value of a ratio of 1, adjusted for all looks and tests.
     p_same : float
-        That it is off by `min_effect` or more, adjusted for all looks.
+        P-value of a difference of `min_effect` or more, adjusted for all looks.
     min_effect : float
-        Least relative difference that matters. Slower by it is a ratio of 1 + e, faster 1 / (1 +
-        e).
+        Smallest relative difference that counts: a ratio of 1 + e for slower, 1 / (1 + e) for
+        faster.
     alpha : float
-        Chance of a false alarm, and of calling the same what is not.
+        Probability of a false alarm, and of calling different solutions the same.
 
     Raises
     ------
@@ -178,9 +178,9 @@ def decide(
         If `min_effect` is negative or `alpha` not in (0, 1).
     """
     if not 0 <= min_effect < math.inf:
-        raise DataError(f"min_effect is {min_effect!r}; allowed is 0 or more, such as 0.01 for 1 %")
+        raise DataError(f"min_effect is {min_effect!r}; it must be 0 or more, such as 0.01 for 1 %")
     if not 0 < alpha < 1:
-        raise DataError(f"alpha is {alpha!r}; allowed is between 0 and 1, such as 0.05")
+        raise DataError(f"alpha is {alpha!r}; it must be between 0 and 1, such as 0.05")
     most = 1 + min_effect
     if p_value <= alpha:
         if estimate > most:
@@ -198,26 +198,26 @@ def compare_launches(
 ) -> Comparison:
     """Compare two solutions over pairs of fresh processes.
 
-    What coming second costs is estimated over all launches together, and taken out. Of each launch,
-    what then counts is the median of the log ratios of its pairs. Of these, the trimmed mean is
-    taken, with the t test of Tukey & McLaughlin (1963).
+    The effect of the order of calls is estimated over all launches and removed. Each launch then
+    contributes the median of the log ratios of its pairs. The result is the trimmed mean of these,
+    with the t test of Tukey & McLaughlin (1963).
 
     Parameters
     ----------
     launches : sequence of Launch
-        At least one. One alone gives no verdict, two or three hardly.
+        At least one. One launch gives no verdict, two or three rarely do.
     min_effect : float
-        Least relative difference that matters: 0.01 for 1 %.
+        Smallest relative difference that counts: 0.01 for 1 %.
     alpha : float
-        Chance of a false alarm.
+        Probability of a false alarm.
     capped : bool
         Whether the launches ended for another reason than `enough`, such as time. Then the last
-        look spends all that is left of alpha.
+        look spends the rest of alpha.
 
     Raises
     ------
     DataError
-        If a sample is no latency or is 0, the two sides differ in number, or there is no launch.
+        If a sample is not a positive latency, the sides differ in number, or there are no launches.
     """
     effects = _effects_of(launches)
     if not effects:
@@ -251,18 +251,18 @@ def _compared(
 
 
 def _spent(count: int, capped: bool) -> float:
-    """Return the share of alpha for a look after so many launches."""
+    """Return the share of alpha for a look after `count` launches."""
     if not capped and count < LOOKS[-1]:
         return 1 / len(LOOKS)
     return 1 - min(bisect_left(LOOKS, count), len(LOOKS) - 1) / len(LOOKS)
 
 
 def _effects_of(launches: Sequence[Launch]) -> list[float]:
-    """Return the log ratio of each launch, without what the order of calls does.
+    """Return the log ratio of each launch, without the effect of the order of calls.
 
-    A median of all pairs is far surer than one of blocks of two: a block is disturbed if either of
-    its pairs is. But then the order has to be taken out first. It is the same in all launches,
-    and so is known better than in any of them.
+    The median of all pairs is more robust than that of blocks of two, which are disturbed if either
+    of their pairs is, but it requires removing the effect of the order. That effect is the same in
+    all launches, so estimating it over all of them is more precise.
     """
     logs = [_logs_of(launch, f"launches[{i}]") for i, launch in enumerate(launches)]
     found = [_order_of(*one) for one in zip(launches, logs, strict=True) if len(one[1]) > 1]
@@ -279,7 +279,7 @@ def _sign(launch: Launch, place: int) -> int:
 
 
 def _order_of(launch: Launch, logs: Sequence[float]) -> float:
-    """Return how much more the log ratio is where the baseline was called first."""
+    """Return how much larger the log ratio is if the baseline was called first."""
     whole = len(logs) // 2 * 2
     even, odd = median(logs[:whole:2]), median(logs[1:whole:2])
     return _sign(launch, 0) * (even - odd) / 2
@@ -293,7 +293,7 @@ def _logs_of(launch: Launch, what: str) -> list[float]:
     }
     for name, samples in sides.items():
         if 0 in samples:
-            raise DataError(f"{what}.{name}[{samples.index(0)}] is 0, which has no ratio")
+            raise DataError(f"{what}.{name}[{samples.index(0)}] is 0; it must be positive")
     before, after = sides.values()
     if len(before) != len(after):
         raise DataError(f"{what} has {len(before)} baseline and {len(after)} candidate samples")
@@ -323,25 +323,25 @@ def compare_unpaired(
     min_effect: float = 0.01,
     alpha: float = 0.05,
 ) -> Comparison:
-    """Compare two runs that were taken apart. Weaker: what differs between processes is assumed.
+    """Compare two separate runs; less reliable, as the difference between processes is assumed.
 
     Parameters
     ----------
     baseline_samples, candidate_samples : sequence of float
-        Latencies of one unit, each in the order taken, from one process each.
+        Latencies in the same unit, in the order taken, from one process each.
     min_effect, alpha : float
         As for `compare_launches`.
 
     Raises
     ------
     DataError
-        If a sample is no latency, or a median is 0.
+        If a sample is not a latency, or a median is 0.
     """
     runs = (baseline_samples, candidate_samples)
     sides = [median_interval(samples) for samples in runs]
     for name, side in zip(("baseline", "candidate"), sides, strict=True):
         if side.estimate == 0:
-            raise DataError(f"the median of the {name} is 0, so there is no ratio")
+            raise DataError(f"the median of the {name} is 0; it must be positive")
     errors = [_log_error(side) for side in sides] + [PROCESS_SPREAD, PROCESS_SPREAD]
     log = math.log(sides[1].estimate / sides[0].estimate)
     effect = Effect(log, math.hypot(*errors), math.inf)
@@ -349,7 +349,7 @@ def compare_unpaired(
 
 
 def _log_error(side: Interval) -> float:
-    """Return the standard error of the logarithm of a median, from its interval."""
+    """Return the standard error of the logarithm of a median from its interval."""
     if side.low <= 0 or side.confidence <= 0:
         return math.inf
     reach = normal_quantile((1 + side.confidence) / 2)
@@ -359,20 +359,20 @@ def _log_error(side: Interval) -> float:
 def enough(
     launches: Sequence[Launch], min_effect: float = 0.01, alpha: float = 0.05, *, tests: int = 1
 ) -> bool:
-    """Return whether more launches are not needed. To be asked after each launch.
+    """Return whether no more launches are needed; call it after each launch.
 
-    It looks only after 4, 8, 12, 16, 20 and 24 launches (`LOOKS`), and says no in between. It
-    says yes for any verdict but AMBIGUOUS, and for the last look.
+    It tests only after 4, 8, 12, 16, 20 and 24 launches (`LOOKS`) and returns False in between.
+    It returns True for any verdict but AMBIGUOUS, and at the last look.
 
     Parameters
     ----------
     launches : sequence of Launch
-        All so far.
+        All launches so far.
     min_effect, alpha : float
         As for `compare_launches`.
     tests : int
-        How many tests Holm's method will be applied to; those of `overall` are one more than there
-        are workloads, if there are several.
+        Number of tests that Holm's method will be applied to: for `overall`, one more than the
+        number of workloads if there are several.
     """
     if len(launches) >= LOOKS[-1]:
         return True
@@ -384,18 +384,18 @@ def enough(
 
 @dataclass(frozen=True)
 class Overall:
-    """Several comparisons together.
+    """Several comparisons combined.
 
     Attributes
     ----------
     ratio : Interval
         Geometric mean of the ratios.
     p_value : float
-        Of that mean, by Holm's method among it and all comparisons.
+        P-value of the mean, corrected by Holm's method together with all comparisons.
     verdict : Verdict
-        About the mean.
+        Verdict on the mean.
     comparisons : tuple of Comparison
-        Those given, with p-values by Holm's method, and verdicts by these.
+        The comparisons, with corrected p-values and the resulting verdicts.
     """
 
     ratio: Interval
@@ -407,12 +407,12 @@ class Overall:
 def overall(
     comparisons: Sequence[Comparison], *, min_effect: float = 0.01, alpha: float = 0.05
 ) -> Overall:
-    """Take comparisons of several workloads together.
+    """Combine comparisons of several workloads.
 
-    The mean is over these workloads, each counting the same; it says nothing of others. Its error
-    comes from theirs, with degrees of freedom by Welch & Satterthwaite. It and each comparison are
-    one family of tests for Holm's method; intervals are not widened for that. That two are the same
-    is not corrected: to say it of all, every single test has to be passed.
+    The mean is over these workloads with equal weights; it does not generalise to others. Its error
+    follows from theirs, with degrees of freedom by Welch & Satterthwaite. The mean and all
+    comparisons are one family of tests for Holm's method; intervals are not widened for it. Tests
+    of equivalence are not corrected, because all of them must pass to call everything the same.
 
     Parameters
     ----------
@@ -427,7 +427,7 @@ def overall(
         If there are none.
     """
     if not comparisons:
-        raise DataError("no comparisons to take together; at least one is needed")
+        raise DataError("no comparisons to combine; at least one is needed")
     if len(comparisons) == 1:
         one = comparisons[0]
         single = _judged(one, one.p_value, min_effect, alpha)
@@ -452,7 +452,7 @@ def overall(
 
 
 def _judged(one: Comparison, p_value: float, min_effect: float, alpha: float) -> Comparison:
-    """Return a comparison with the verdict that a corrected p-value gives."""
+    """Return a comparison with a corrected p-value and the resulting verdict."""
     effect = Effect(math.log(one.ratio.estimate), one.error, one.freedom)
     p_same = effect.p_same(min_effect, one.spent)
     verdict = decide(one.ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha)
@@ -476,8 +476,8 @@ def _mean(comparisons: Sequence[Comparison]) -> Effect:
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return p-values adjusted for their number, in the order given.
 
-    By Holm, A simple sequentially rejective multiple test procedure (1979): the chance that any of
-    them falls to alpha or below by chance is at most alpha, however they depend on one another.
+    By Holm, A simple sequentially rejective multiple test procedure (1979): the probability that
+    any of them is at most alpha by chance is at most alpha, for any dependence between them.
 
     Raises
     ------
@@ -486,7 +486,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """
     for index, value in enumerate(p_values):
         if not 0 <= value <= 1:
-            raise DataError(f"p_values[{index}] is {value!r}; allowed is 0 to 1")
+            raise DataError(f"p_values[{index}] is {value!r}; it must be from 0 to 1")
     adjusted = [0.0] * len(p_values)
     reached = 0.0
     for done, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

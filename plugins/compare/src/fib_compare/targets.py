@@ -1,4 +1,4 @@
-"""Which recorded runs to replay: lines of files, or what filters leave of a dataset."""
+"""Recorded runs to replay: lines of files, or those of a dataset that match filters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Target:
     Attributes
     ----------
     trace : Trace, optional
-        The record; None if the line holds none.
+        The trace; None if the line has none.
     path : Path, optional
-        Its file, if it was named.
+        Its file, if one was given.
     line : int, optional
-        Its line, counted from 1.
+        Its line number, from 1.
     problem : str
         Why there is no trace.
     """
@@ -45,38 +45,38 @@ class Target:
 
     @property
     def place(self) -> str:
-        """File and line, as far as they are known."""
+        """File and line, as far as known."""
         if self.path is None:
             return ""
         return f"{self.path}:{self.line}" if self.line is not None else str(self.path)
 
 
 def split_place(text: str) -> tuple[Path, Optional[int]]:
-    """Split ``FILE:LINE``; a file whose own name ends like that goes first.
+    """Split ``FILE:LINE``; a file with exactly this name takes precedence.
 
     Raises
     ------
     ConfigError
-        If there is no such file, or the line is not a number from 1.
+        If there is no such file, or the line is not a positive number.
     """
     path = Path(text)
     if path.is_file():
         return path, None
     if path.is_dir():
-        raise ConfigError(f"{text!r} is a folder", hint="name a dataset with --local")
+        raise ConfigError(f"{text!r} is a folder", hint="give a dataset with --local")
     name, colon, number = text.rpartition(":")
     if not colon or not Path(name).is_file():
         raise ConfigError(
-            f"there is no file {text!r}",
-            hint="name a file of traces, or one line of it as FILE:LINE; a dataset with --local",
+            f"no file {text!r}",
+            hint="give a trace file, or one of its lines as FILE:LINE; give a dataset with --local",
         )
     if not (number.isascii() and number.isdecimal()) or not int(number[:9]):
-        raise ConfigError(f"{text!r}: {number!r} is no line", hint="lines are counted from 1")
+        raise ConfigError(f"{text!r}: invalid line {number!r}", hint="line numbers start at 1")
     return Path(name), int(number)
 
 
 def dataset_of(path: Path) -> Path:
-    """Return the dataset that a file lies in: the nearest folder above it with definitions.
+    """Return the dataset of a file: the nearest folder above it with definitions.
 
     Raises
     ------
@@ -87,20 +87,20 @@ def dataset_of(path: Path) -> Path:
         if (folder / layout.DEFINITIONS).is_dir():
             return folder
     raise DatasetNotFoundError(
-        f"{path} lies in no dataset: no folder above it has a folder {layout.DEFINITIONS!r}",
-        hint="name the dataset with --local",
+        f"{path} is not in a dataset: no folder above it contains {layout.DEFINITIONS!r}",
+        hint="give the dataset with --local",
     )
 
 
 def read_targets(path: Path, line: Optional[int] = None) -> list[Target]:
-    """Return the runs in a file, or the one in a line of it.
+    """Return the runs in a file, or the one in a given line.
 
-    Lines that cannot be read come as targets without a trace; workloads are left out.
+    Unreadable lines become targets without a trace; workloads are left out.
 
     Raises
     ------
     SelectionError
-        If there is no run, or not such a line.
+        If there are no runs, or no such line.
     StorageError
         If the file cannot be read.
     """
@@ -108,12 +108,12 @@ def read_targets(path: Path, line: Optional[int] = None) -> list[Target]:
     try:
         records = list(read_records(path))
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error}") from error
+        raise StorageError(f"cannot read {path}: {error}") from error
     found = [_target(reader, path, *one) for one in records if line in (None, one[0])]
     runs = [one for one in found if one.trace is None or not one.trace.is_workload_trace()]
     if not runs:
         where = str(path) if line is None else f"{path}:{line}"
-        what = "is a workload, and no run" if found else "has no run"
+        what = "is a workload, not a run" if found else "has no run"
         raise SelectionError(f"{where} {what}", hint="runs are in the folder traces of a dataset")
     return runs
 
@@ -123,7 +123,7 @@ def _target(reader: TraceReader, path: Path, line: Optional[int], text: bytes) -
         return Target(reader.read(text, path=path, line=line), path, line)
     except DataError as error:
         field = f"{error.field}: " if error.field else ""
-        return Target(None, path, line, f"this is no trace: {field}{error.message}")
+        return Target(None, path, line, f"not a trace: {field}{error.message}")
 
 
 def fits(
@@ -132,7 +132,7 @@ def fits(
     solutions: Sequence[str] = (),
     workloads: Sequence[str] = (),
 ) -> bool:
-    """Return whether a trace is wanted; `workloads` are beginnings of uuids, and empty is all."""
+    """Return whether a trace matches; `workloads` are beginnings of uuids, or empty for all."""
     return (
         (not definitions or trace.definition in definitions)
         and (not solutions or trace.solution in solutions)
@@ -146,12 +146,12 @@ def matching(
     solutions: Sequence[str] = (),
     workloads: Sequence[str] = (),
 ) -> list[Target]:
-    """Return the targets that fit; what cannot be read stays, as nobody knows what it is.
+    """Return the targets that match; unreadable ones are kept.
 
     Raises
     ------
     SelectionError
-        If nothing fits; where no run has one of the names at all, it is unknown.
+        If nothing matches. Names that no run has are reported as unknown.
     """
     filters = {"definitions": definitions, "solutions": solutions, "workloads": workloads}
     targets = [*targets]
@@ -165,15 +165,15 @@ def matching(
             if not any(fits(one, **{kind: (name,)}) for one in known)
         )
         raise SelectionError(
-            "there is no recorded run to replay" + f" of {', '.join(unknown)}" * bool(unknown),
-            hint="'fib report summary' counts the runs of a dataset; check the filters",
+            "no recorded runs to replay" + f" of {', '.join(unknown)}" * bool(unknown),
+            hint="check the filters; 'fib report summary' counts the runs of a dataset",
             unknown=unknown if known else (),
         )
     return found
 
 
 def latest(targets: Sequence[Target], count: Optional[int] = None) -> list[Target]:
-    """Return targets in the order in which they were recorded, or the last `count` of them."""
+    """Return targets in the order of recording, or the last `count` of them."""
     in_order = sorted(targets, key=_recorded_at)
     return in_order if count is None else in_order[-count:]
 
@@ -182,7 +182,7 @@ def _recorded_at(target: Target) -> datetime:
     evaluation = target.trace.evaluation if target.trace is not None else None
     text = evaluation.timestamp if evaluation is not None else ""
     try:
-        # Python 3.10 does not know the Z that other tools write for UTC.
+        # Python 3.10 does not read the Z that other tools write for UTC.
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return datetime.min.replace(tzinfo=timezone.utc)

@@ -94,22 +94,22 @@ class TestRealProcesses:
     [
         (["--baseline", "old"], 2, "--candidate NAME"),
         ([], 2, "two solutions are needed"),
-        (["old"], 2, "two solutions are needed, and 'old' is one"),
+        (["old"], 2, "two solutions are needed, but only 'old'"),
         (["old", "new", "wrong", "more"], 2, "only one DATASET can be given"),
-        (["old", "new", "--baseline", "old"], 2, "--baseline 'old' is given beside"),
+        (["old", "new", "--baseline", "old"], 2, "--baseline 'old' and the names"),
         (["old", "newer"], 2, "did you mean new"),
-        (["old", "far"], 5, "compare two solutions of one definition"),
-        (["old", "new", "--definition", "other"], 5, "leave --definition out"),
+        (["old", "far"], 5, "compare two solutions of the same"),
+        (["old", "new", "--definition", "other"], 5, "leave out --definition"),
         (["old", "new", "--cache", "lukewarm"], 2, "lukewarm"),
         (["old", "new", "--workload", "x"], 2, "no workload 'x'"),
         (["old", "new", "--definition", "x"], 2, "'x'"),
         (["old", "new", "--min-effect", "0"], 2, "min_effect is 0"),
-        (["old", "new", "--min-effect", "much"], 2, "no share"),
+        (["old", "new", "--min-effect", "much"], 2, "not a share"),
         (["old", "new", "--alpha", "60%"], 2, "alpha is 0.6"),
         (["old", "new", "--max-seconds", "0"], 2, "max_seconds is 0"),
         (["old", "new", "--device", "tpu:x"], 2, "device"),
-        (["old", "new", "--force"], 2, "--force goes with"),
-        (["old", "new", "--solution", "a"], 2, "--solution goes with"),
+        (["old", "new", "--force"], 2, "--force requires"),
+        (["old", "new", "--solution", "a"], 2, "--solution requires"),
     ],
 )
 def test_what_is_not_allowed(fib, dataset, options, code, text):
@@ -184,7 +184,7 @@ def test_two_names_choose_among_recorded_traces(recorded):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--baseline", "s"], "go together"),
+        (["--baseline", "s"], "give both"),
         (["--baseline", "s", "--candidate", "s", "--solution", "s"], "leave out --baseline"),
         (["--local", "."], "nothing is run"),
         (["--workload", "zzz"], "nothing to compare"),

@@ -90,5 +90,5 @@ def test_both_calls_of_a_pair_see_the_same_and_no_other_call_does(pairs, warmup,
 
 
 def test_it_ends_when_the_time_is_over():
-    with pytest.raises(NoTimeLeft, match="are over"):
+    with pytest.raises(NoTimeLeft, match="is over"):
         launch(LaunchSize(4, 0), cap=0.0)

@@ -63,14 +63,16 @@ def test_what_cannot_be_compared_is_refused_unless_forced(changes, text):
     assert "--force" in caught.value.hint
     (found,) = compare(*pair, force=True)
     assert found.comparison is not None
-    assert any(note.startswith(f"forced, although they differ in {text}") for note in found.notes)
+    assert any(
+        note.startswith(f"compared by --force despite different {text}") for note in found.notes
+    )
 
 
 def test_without_samples_there_is_no_comparison():
     (found,) = compare([trace(count=0)], [trace()])
     assert (found.obstacle.role, found.obstacle.kind) == ("baseline", "not recorded")
     (found,) = compare([trace()], [trace(count=3)])
-    assert found.obstacle.message.startswith("3 samples are recorded")
+    assert found.obstacle.message.startswith("only 3 of the required 5")
 
 
 def test_a_run_that_failed_is_an_obstacle():

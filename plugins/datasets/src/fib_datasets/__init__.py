@@ -1,4 +1,4 @@
-"""Commands that repair, move, pack, clean and describe datasets."""
+"""Commands that create, check, repair, convert, clean and describe datasets."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def fib_register_sources() -> Iterable[SourceSpec]:
 
 @hookimpl
 def fib_register_checks() -> Iterable[CheckSpec]:
-    """Register the checks of ``fib validate`` that look beyond the records themselves."""
+    """Register further checks of ``fib validate``."""
     for priority, name, layer, factory, summary in (
         (986, "definition_fields", "definition", "fields:DEFINITIONS", "All fields are known"),
-        (985, "axes", "definition", "records:check_axes", "Axes and outputs are of use"),
+        (985, "axes", "definition", "records:check_axes", "Axes and outputs make sense"),
         (976, "solution_fields", "solution", "fields:SOLUTIONS", "All fields are known"),
-        (975, "entry_points", "solution", "records:ENTRY_POINTS", "Python has its entry points"),
+        (975, "entry_points", "solution", "records:ENTRY_POINTS", "Python entry points exist"),
         (966, "workload_fields", "workload", "fields:WORKLOADS", "All fields are known"),
-        (965, "inputs", "workload", "records:INPUTS", "Workloads fit their definitions"),
-        (960, "blobs", "workload", "blobs:BLOBS", "Tensor files are there, and of the right size"),
+        (965, "inputs", "workload", "records:INPUTS", "Workloads match their definitions"),
+        (960, "blobs", "workload", "blobs:BLOBS", "Tensor files exist and match definitions"),
         (946, "trace_fields", "trace", "fields:TRACES", "All fields are known"),
-        (945, "figures", "trace", "records:FIGURES", "Traces are complete and can be true"),
+        (945, "figures", "trace", "records:FIGURES", "Traces are complete and plausible"),
         (940, "baseline", "baseline", "baseline:check_baselines", "Definitions have a baseline"),
         (930, "benchmark", "benchmark", "benchmark:check_benchmark", "There is something to run"),
     ):
@@ -60,19 +60,19 @@ def fib_register_checks() -> Iterable[CheckSpec]:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register the commands that are about datasets."""
+    """Register the commands of this plugin."""
     for priority, name, target, summary in (
-        (978, "init", "start:app", "Write a small dataset to start from."),
-        (976, "new", "start:new_app", "Write a definition, solution or workload to start from."),
-        (970, "build", "build:app", "Build the solutions of a dataset; evaluate none."),
-        (950, "export", "transfer:export_app", "Write a dataset, or a part of it, to a file."),
-        (940, "import", "transfer:import_app", "Bring an archive or a foreign dataset in."),
-        (930, "solution", "solution:app", "Turn a solution into source files, and back."),
+        (978, "init", "start:app", "Create a small dataset to start from."),
+        (976, "new", "start:new_app", "Create a definition, solution or workload to start from."),
+        (970, "build", "build:app", "Build the solutions of a dataset without evaluating them."),
+        (950, "export", "transfer:export_app", "Export a dataset, or a part of it, to a file."),
+        (940, "import", "transfer:import_app", "Import an archive or a dataset in another format."),
+        (930, "solution", "solution:app", "Convert a solution to source files and back."),
         (905, "schema", "start:schema_app", "Print the JSON schemas of the format."),
-        (900, "doctor", "doctor:app", "Find what is damaged in a dataset, and repair it."),
-        (890, "trace", "trace:app", "Look at the workloads that were collected."),
-        (880, "sanitize", "sanitize:app", "Take useless workloads out of a dataset."),
-        (0, "report merge", "transfer:merge_app", "Write several datasets as one."),
+        (900, "doctor", "doctor:app", "Find and repair damage in a dataset."),
+        (890, "trace", "trace:app", "Show the collected workloads."),
+        (880, "sanitize", "sanitize:app", "Remove useless workloads from a dataset."),
+        (0, "report merge", "transfer:merge_app", "Merge several datasets into one."),
     ):
         yield CommandSpec(
             name=name, factory=f"{_COMMANDS}.{target}", summary=summary, priority=priority

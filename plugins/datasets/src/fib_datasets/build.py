@@ -1,4 +1,4 @@
-"""Building the solutions of a dataset, several at a time, and evaluating none."""
+"""Parallel builds of the solutions of a dataset, without evaluations."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Builds(BuildAhead):
-    """Compiles, and then loads, which runs the code that a solution runs when it is loaded."""
+    """Compiles and then loads solutions; loading runs their top-level code."""
 
     _: KW_ONLY
     run: BuildRun
 
     def make(self, build: Build) -> BuildOutcome:
-        """Build a solution as far as the run is to; what has been compiled is in the cache."""
+        """Compile a solution, or load it from the cache."""
         run = self.run
         if build not in run.compiled:
             outcome = self._load(build)
@@ -62,32 +62,32 @@ class _Builds(BuildAhead):
 
 
 class BuildRun:
-    """Builds solutions in processes of their own, several at a time.
+    """Builds solutions in separate processes, several at a time.
 
     Parameters
     ----------
     trace_set : TraceSet
         The dataset.
     config : BenchmarkConfig
-        ``definitions`` and ``solutions`` select; ``device``, ``build_jobs``, ``timeout_seconds``
-        and ``executor`` hold as in a run. Without a device it is CUDA if there is a GPU, else the
-        CPU; one that is named need not be there. All cores are used by default.
+        ``definitions`` and ``solutions`` are filters; ``device``, ``build_jobs``,
+        ``timeout_seconds`` and ``executor`` are as in a run. The default device is CUDA if there
+        is a GPU, otherwise the CPU; a given device need not exist. By default all cores are used.
     catalog : Catalog
-        Where builders and executors come from.
+        Provides builders and executors.
     compile_only : bool
-        Fill the cache, and neither load nor call the solutions; what is not compiled is left out.
-        Compilers run as the solutions' flags have it.
+        Fill the cache without loading or calling the solutions; solutions in languages that are
+        not compiled are left out. Compilers run with the solutions' flags.
     observers : sequence of RunObserver
-        Are told of each build.
+        Notified of each build.
 
     Attributes
     ----------
     outcomes : list of BuildOutcome
-        What has come of solutions so far.
+        Results of the builds so far.
     left_out : tuple of Solution
-        What is not compiled, in a run that only compiles.
+        With `compile_only`, solutions in languages that are not compiled.
     compiled : set of Build
-        Those that are compiled before they are loaded.
+        Builds that are compiled before they are loaded.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class BuildRun:
             raise SelectionError(
                 f"none of the {len(self.left_out)} selected solutions is in a language that is "
                 "compiled",
-                hint="without --compile-only they are loaded, too",
+                hint="leave out --compile-only to load them",
             )
         if not chosen:
             raise SelectionError(
-                "there is nothing to build",
-                hint="a dataset has its solutions in the folder solutions",
+                "the dataset has no solutions to build",
+                hint="solutions are in the folder solutions of a dataset",
             )
 
     def run(self) -> list[BuildOutcome]:
@@ -141,7 +141,7 @@ class BuildRun:
         Returns
         -------
         list of BuildOutcome
-            In the order in which they were finished; first what cannot be built here.
+            In the order of completion, after those that cannot be built here.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class BuildRun:
     def _build_all(self, at_the_end: ExitStack) -> None:
         if not self.compile_only and find_spec("torch") is None:
             raise CapabilityError(
-                "loading what has been built needs torch",
+                "loading solutions requires torch",
                 hint="pip install torch numpy safetensors",
             )
         executor = make_executor(self._catalog, self._device, self._config.executor)
@@ -191,7 +191,7 @@ class BuildRun:
             self._tell(outcome)
 
     def builder_of(self, build: Build) -> str:
-        """Return the builder's name, if there is only one that it can have been."""
+        """Return the builder's name, if only one is possible."""
         spec = build.solution.spec
         builders = self._catalog.builders_for(spec.language, spec.binding, device=self._device)
         usable = [entry.name for entry in builders if entry.availability()]
@@ -215,8 +215,8 @@ def build_device(device: Optional[str]) -> str:
     Parameters
     ----------
     device : str, optional
-        ``cpu``, ``cuda`` or ``cuda:N``; None stands for CUDA if there is a GPU, else the CPU.
-        To build for a device it need not be there.
+        ``cpu``, ``cuda`` or ``cuda:N``; need not exist here. None stands for CUDA if there is a
+        GPU, otherwise the CPU.
     """
     from flashinfer_bench.compile.toolkit import gpu_architectures
 

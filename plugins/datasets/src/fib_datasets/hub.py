@@ -1,8 +1,8 @@
-"""Datasets of the Hugging Face hub, as read-only folders in its own cache.
+"""Datasets of the Hugging Face hub, as read-only folders in its cache.
 
 ``huggingface_hub`` keeps each revision of a dataset in a folder named ``snapshots/<commit>``. Files
-in it never change, so a dataset is exactly what its commit says. JSON comes at once, definitions
-and workloads first; tensor files are large and come one by one, when somebody reads them.
+in it never change, so a dataset is exactly that of the commit. JSON files are downloaded at once,
+definitions and workloads first; tensor files are large and downloaded when they are read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HubDataset(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> HubDataset:
-        """Read ``REPO`` or ``REPO@REVISION``.
+        """Parse ``REPO`` or ``REPO@REVISION``.
 
         Raises
         ------
@@ -69,34 +69,34 @@ class HubDataset(NamedTuple):
 
 
 def download_dataset(dataset: Union[HubDataset, str]) -> Path:
-    """Fetch the JSON of a dataset, as far as it is not there yet.
+    """Download the JSON files of a dataset that are not in the cache.
 
-    Where the hub cannot be reached, what an earlier call has fetched is used.
+    If the hub is unreachable, the files of an earlier download are used.
 
     Parameters
     ----------
     dataset : HubDataset or str
-        Which one: ``REPO`` or ``REPO@REVISION``.
+        The dataset; text has the form ``REPO`` or ``REPO@REVISION``.
 
     Returns
     -------
     Path
-        Its folder. It is to be read only: all datasets of one content share their files.
+        Its folder. Do not write to it: revisions share files.
 
     Raises
     ------
     ConfigError
-        If that is no name of a dataset.
+        If the name is invalid.
     CapabilityError
         If ``huggingface_hub`` is not installed.
     DatasetNotFoundError
-        If there is no such dataset or revision, it may not be read, or the hub cannot be reached
-        and nothing of it is here.
+        If there is no such dataset or revision, access is denied, or the hub is unreachable and
+        the dataset is not in the cache.
     """
     one = HubDataset.parse(dataset) if isinstance(dataset, str) else dataset
     revision = one.revision
     for folders in ((layout.DEFINITIONS, layout.WORKLOADS), (layout.SOLUTIONS, layout.TRACES)):
-        # "*" stands for any number of folders, too.
+        # "*" matches any number of folders.
         patterns = [f"{folder}/{suffix}" for folder in folders for suffix in ("*.json", "*.jsonl")]
         with _explaining(one) as library:
             found = library.snapshot_download(
@@ -107,24 +107,24 @@ def download_dataset(dataset: Union[HubDataset, str]) -> Path:
 
 
 def fetch_blob(root: Path, path: str) -> bool:
-    """Fetch a tensor file of a dataset that `download_dataset` has made, if it is one.
+    """Download a tensor file of a dataset in the hub's cache.
 
     Parameters
     ----------
     root : Path
         Folder of a dataset.
     path : str
-        The file, relative to it, with ``/``.
+        Path of the file in the dataset, with ``/``.
 
     Returns
     -------
     bool
-        Whether it is there now. False if `root` is no folder of the hub's cache.
+        Whether the file exists now. False if `root` is not a folder of the hub's cache.
 
     Raises
     ------
     BlobError
-        If the dataset has no such file, or it cannot be fetched.
+        If the dataset has no such file, or the download fails.
     """
     source = dataset_of(root)
     if source is None or (root / path).exists():
@@ -145,7 +145,7 @@ def fetch_blob(root: Path, path: str) -> bool:
 
 
 def dataset_of(root: Path) -> Optional[HubDataset]:
-    """Return which dataset a folder of the hub's cache is; None if it is another folder."""
+    """Return the dataset of a folder in the hub's cache; None for other folders."""
     repo_folder = root.parent.parent
     if root.parent.name != "snapshots" or not repo_folder.name.startswith(_FOLDER):
         return None
@@ -154,37 +154,37 @@ def dataset_of(root: Path) -> Optional[HubDataset]:
 
 @contextlib.contextmanager
 def _explaining(dataset: HubDataset, path: Optional[str] = None) -> Iterator[Any]:
-    """Give the library, and say in our words what it says in a page of its own."""
+    """Yield the library, and replace its errors by short ones with hints."""
     try:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError as error:
         raise CapabilityError(
-            "datasets of the hub need the package huggingface_hub, which is not installed",
-            hint="pip install huggingface_hub, or download the dataset and name its folder",
+            "datasets of the hub require the package huggingface_hub, which is not installed",
+            hint="pip install huggingface_hub, or download the dataset and give its folder",
         ) from error
     repo = f"the dataset {dataset.repo!r} of the hub"
     what = repo if path is None else f"{path!r} of {repo}"
-    # The first says that nothing is in the cache: somebody asked before whether the hub answers.
+    # The first error means that the cache has nothing, after the hub was found unreachable.
     offline = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError)
     try:
         yield huggingface_hub
     except Exception as error:
         if isinstance(error, errors.RevisionNotFoundError):
             problem = f"{repo} has no revision {dataset.revision!r}"
-            hint = "leave the revision away to use the default branch"
+            hint = "leave out the revision to use the default branch"
         elif isinstance(error, errors.GatedRepoError):
-            problem = f"{repo} may be read only by those who were given access"
-            hint = "ask for access on its page, then log in with: hf auth login"
+            problem = f"access to {repo} is restricted"
+            hint = "request access on its page, then log in with: hf auth login"
         elif isinstance(error, errors.RepositoryNotFoundError):
             problem = f"{repo} does not exist, or is private"
-            hint = "check its name; for a private one log in with: hf auth login"
+            hint = "check the name; for private datasets log in with: hf auth login"
         elif isinstance(error, errors.RemoteEntryNotFoundError):
-            problem, hint = f"{what} does not exist", "the workload names no file"
+            problem, hint = f"{what} does not exist", "correct the path in the workload"
         elif isinstance(error, offline) or type(error).__name__ in _NO_CONNECTION:
-            problem = f"{what} is not in the cache, and the hub cannot be reached"
-            hint = "check the network, HF_ENDPOINT and HF_HUB_OFFLINE, or name a local folder"
+            problem = f"{what} is not in the cache, and the hub is unreachable"
+            hint = "check the network, HF_ENDPOINT and HF_HUB_OFFLINE, or give a local folder"
         else:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            problem, hint = f"{what} cannot be fetched: {reason}", "try again later"
+            problem, hint = f"cannot download {what}: {reason}", "try again later"
         raise DatasetNotFoundError(problem, hint=hint) from error

@@ -1,4 +1,4 @@
-"""JSON schemas of the records, as they are written today, for editors and other programs."""
+"""JSON schemas of the records in their current form, for editors and other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WorkloadLine(SchemaModel):
     definition : str
         Name of the definition.
     workload : Workload
-        The problem.
+        The workload.
     solution, evaluation : None, optional
         Null: a line with a solution is a trace.
     """
@@ -35,7 +35,7 @@ MODELS: dict[str, type[SchemaModel]] = {
     "workload": WorkloadLine,
     "trace": data.Trace,
 }
-"""By kind of file: the record in it, or on each line of it."""
+"""By kind of file: the model of the record in it, or on each of its lines."""
 
 _WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
 _SAMPLES = {"type": "string", "pattern": "^f32:"}
@@ -44,13 +44,13 @@ _ALSO = {
     **dict.fromkeys(["reference_latency_ms", "value"], _WORDS),
     **dict.fromkeys(["samples_ms", "reference_samples_ms"], _SAMPLES),
 }
-"""By field: how JSON may have it beside what the model says."""
+"""By field: JSON types that are allowed in addition to those of the model."""
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON schema of a file, or of one line of it.
+    """Return the JSON schema of a file, or of one of its lines.
 
-    Older spellings, which are still read, are not in it.
+    Spellings of older releases, which are still read, are not part of it.
 
     Parameters
     ----------
@@ -66,18 +66,18 @@ def schema_of(kind: str) -> dict[str, Any]:
         schema["required"] += ["solution", "evaluation"]
         for field in ("solution", "evaluation"):
             fields[field]["anyOf"].remove({"type": "null"})
-    fields["$schema"] = {"type": "string", "description": "Where this schema is, for editors."}
+    fields["$schema"] = {"type": "string", "description": "Location of this schema, for editors."}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind, **schema}
 
 
 def _tidy(part: dict[str, Any], model: type[Any]) -> None:
-    """Say what each field is, allow no others, and leave out what pydantic makes up."""
+    """Describe each field, forbid others, and drop titles that pydantic generates."""
     text = inspect.getdoc(model) or ""
     part["description"] = _plain(text.partition("\n\n")[0])
     del part["title"]
     if "properties" not in part:
         return
-    # A record that other programs add to stays open.
+    # Records that other programs may extend stay open.
     part["additionalProperties"] = model is data.Provenance
     said = dict(_descriptions(text))
     for name, field in part["properties"].items():
@@ -95,7 +95,7 @@ def _tidy(part: dict[str, Any], model: type[Any]) -> None:
 
 
 def _descriptions(text: str) -> list[tuple[str, str]]:
-    """Return what a docstring says of each field."""
+    """Return the description of each field in a docstring."""
     parameters = text.partition("Parameters\n----------\n")[2]
     parts = re.findall(r"^(\w.*)\n((?:[ ]{4}.*\n?)+)", parameters, re.MULTILINE)
     return [

@@ -1,4 +1,4 @@
-"""New definitions, solutions and workloads to start from: small, complete and right."""
+"""Templates for new definitions, solutions and workloads: small, complete and correct."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import TensorSpec
 
 STARTER = Path(__file__).with_name("starter")
-"""The dataset that `init_dataset` copies, and sources in languages other than Python."""
+"""The dataset that `init_dataset` copies, and templates in languages other than Python."""
 
 
 def init_dataset(root: Path) -> list[Path]:
-    """Write a dataset with one definition, a baseline, a solution and a workload.
+    """Create a dataset with one definition, a baseline, a solution and a workload.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def init_dataset(root: Path) -> list[Path]:
     Raises
     ------
     ConfigError
-        If there is a dataset in it.
+        If it is already a dataset.
     """
-    require_writable(root, "name another folder")
+    require_writable(root, "give another folder")
     if any(layout.files(root / folder, ".json", ".jsonl") for folder in layout.FOLDERS):
         raise ConfigError(
-            f"{root} is a dataset already", hint="'fib new' adds to a dataset; or name a new folder"
+            f"{root} is already a dataset", hint="add to it with 'fib new', or give a new folder"
         )
     files = layout.files(STARTER, ".json", ".jsonl")
     for one in files:
@@ -55,7 +55,7 @@ def init_dataset(root: Path) -> list[Path]:
 
 
 def new_definition(root: Path, name: str, op_type: str) -> Path:
-    """Write a definition, LayerNorm, to be changed into what is wanted.
+    """Create a definition as a template, LayerNorm.
 
     Parameters
     ----------
@@ -72,11 +72,11 @@ def new_definition(root: Path, name: str, op_type: str) -> Path:
     Raises
     ------
     ConfigError
-        If there is such a definition, or the file.
+        If the definition or the file already exists.
     """
     (first,) = layout.files(STARTER / layout.DEFINITIONS, ".json")
     record = {**json.loads(first.read_text()), "name": name, "op_type": op_type}
-    record["description"] = "An example, LayerNorm: replace it by what you compute."
+    record["description"] = "An example, LayerNorm: replace it by your operation."
     folder = root / layout.DEFINITIONS / layout.safe_segment(op_type)
     known = TraceSet.from_path(root, on_error="collect").definitions
     return _save(dict_to_dataclass(record, Definition), folder, known)
@@ -85,14 +85,14 @@ def new_definition(root: Path, name: str, op_type: str) -> Path:
 def new_solution(
     root: Path, name: str, definition: str, author: str, language: str = "python"
 ) -> Path:
-    """Write a solution to be changed: the reference, or in C++ and CUDA an empty function.
+    """Create a solution as a template: the reference, or an empty function in C++ and CUDA.
 
     Parameters
     ----------
     root : Path
         The dataset.
     name, definition, author : str
-        Its name, what it is for, and whose it is.
+        Its name, definition and author.
     language : str
         ``python``, ``triton``, ``cpp`` or ``cuda``.
 
@@ -106,7 +106,7 @@ def new_solution(
     UnknownNameError
         If there is no such definition.
     ConfigError
-        If there is such a solution, or the file.
+        If the solution or the file already exists.
     """
     dataset = TraceSet.from_path(root, on_error="collect")
     (found,) = selected_definitions(dataset, [definition])
@@ -137,21 +137,21 @@ def new_workload(
     definition : str
         Name of the definition.
     given : iterable of str
-        Sizes of variable axes and values of scalars, as ``NAME=VALUE``; other axes have 128.
+        Sizes of variable axes and values of scalars, as ``NAME=VALUE``; other axes are 128.
 
     Returns
     -------
     Path
-        The file, which may have had other workloads.
+        The file, which may contain other workloads.
     dict of str to float
-        Scalars that were not given, and the values made up for them.
+        Scalars that were not given, with their default values.
 
     Raises
     ------
     UnknownNameError
         If there is no such definition, axis or scalar.
     ConfigError
-        If a value is none, the sizes break a constraint, or there is such a workload.
+        If a value is invalid, a constraint is violated, or the workload already exists.
     """
     dataset = TraceSet.from_path(root, on_error="collect")
     (found,) = selected_definitions(dataset, [definition])
@@ -167,9 +167,9 @@ def new_workload(
         elif name in scalars:
             values[name] = _scalar(text, value, scalars[name])
         else:
-            hint = f"its variable axes: {', '.join(sizes) or 'none'}"
-            hint += f"; its scalars: {', '.join(scalars)}" if scalars else ""
-            told = f"{definition!r} has no variable axis {name!r}, and no such scalar"
+            hint = f"available axes: {', '.join(sizes) or 'none'}"
+            hint += f"; available scalars: {', '.join(scalars)}" if scalars else ""
+            told = f"{definition!r} has no variable axis or scalar {name!r}"
             raise UnknownNameError(told, hint=hint, unknown=(name,))
     known = {**sizes, **found.const_axes}
     for constraint in map(parse_constraint, found.constraints):
@@ -186,8 +186,8 @@ def new_workload(
     new = Workload(axes=sizes, inputs=inputs, uuid=uuid)
     old = {one.workload.uuid: one.workload for one in dataset.workloads.get(definition, ())}
     if any((new.axes, new.inputs) == (one.axes, one.inputs) for one in old.values()):
-        raise ConfigError(f"{path} has this workload already", hint="give other sizes or scalars")
-    while new.uuid in old:  # that of a line which was edited
+        raise ConfigError(f"{path} already has this workload", hint="give other sizes or scalars")
+    while new.uuid in old:  # of an edited line
         new = new.model_copy(update={"uuid": derive_uuid(definition, new.uuid, inputs)})
     append_jsonl_file([Trace(definition=definition, workload=new)], path)
     return path, made_up
@@ -203,14 +203,14 @@ def _scalar(text: str, value: str, spec: TensorSpec) -> float:
     try:
         return float(value) if spec.dtype.is_floating else whole(value)
     except (ValueError, KeyError):
-        raise ConfigError(f"{text!r} is not INPUT=VALUE, with a {spec.dtype.value}") from None
+        raise ConfigError(f"{text!r} is not INPUT=VALUE with a {spec.dtype.value}") from None
 
 
 _NATIVE = {"cpp": "main.cpp", "cuda": "main.cu"}
 
 
 def _parameters(definition: Definition) -> str:
-    """Return inputs and outputs as the parameters of a function for TVM FFI, one a line."""
+    """Return inputs and outputs as parameters of a TVM FFI function, one per line."""
 
     def one(name: str, spec: TensorSpec) -> str:
         if spec.shape is not None:
@@ -226,6 +226,6 @@ def _save(record: Any, folder: Path, known: Mapping[str, object]) -> Path:
     path = folder / f"{layout.safe_segment(record.name)}.json"
     if path.exists() or record.name in known:
         kind = type(record).__name__.lower()
-        raise ConfigError(f"there is a {kind} {record.name!r} already", hint="choose another name")
+        raise ConfigError(f"a {kind} {record.name!r} already exists", hint="choose another name")
     save_json_file(record, path)
     return path

@@ -26,14 +26,14 @@ SAFETENSORS_TO_DTYPE = {
     "F8_E5M2": "float8_e5m2", "F4": "float4_e2m1", "I64": "int64", "I32": "int32", "I16": "int16",
     "I8": "int8", "BOOL": "bool",
 }  # fmt: skip
-"""Names of the format for those of safetensors."""
+"""Dtypes of the format by their names in safetensors."""
 
-_MOST_AXES = 1000  # the product of more would take long
+_MOST_AXES = 1000  # computing the product of more would take long
 Header = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def read_safetensors_header(path: Path) -> Header:
-    """Read what a safetensors file holds, without reading the tensors.
+    """Read the header of a safetensors file, without the tensors.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def read_safetensors_header(path: Path) -> Header:
     Returns
     -------
     dict of str to (str, tuple of int)
-        Type, as safetensors names it (``"BF16"``), and shape of each tensor, by key.
+        Dtype in the notation of safetensors (``"BF16"``) and shape of each tensor, by key.
 
     Raises
     ------
@@ -54,12 +54,12 @@ def read_safetensors_header(path: Path) -> Header:
 
 
 def tensor_places(path: Path) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    """Return type and shape as `read_safetensors_header`, and where a tensor begins and ends.
+    """Return dtype and shape like `read_safetensors_header`, and the byte offsets of each tensor.
 
     Raises
     ------
     BlobError
-        As of `read_safetensors_header`.
+        As for `read_safetensors_header`.
     """
     try:
         if is_lfs_pointer(path):
@@ -81,22 +81,22 @@ def tensor_places(path: Path) -> dict[str, tuple[str, tuple[int, ...], int, int]
     except BlobError:
         raise
     except (ValueError, RecursionError) as error:
-        problem = f"its header is not JSON ({error})"
+        problem = f"the header is not JSON ({error})"
         raise BlobError(f"not a safetensors file: {problem}", path=path) from error
     if not isinstance(header, dict):
-        raise BlobError("not a safetensors file: its header is not an object", path=path)
+        raise BlobError("not a safetensors file: the header is not an object", path=path)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
-        raise BlobError("must hold strings by name", path=path, field="__metadata__")
+        raise BlobError("must map names to strings", path=path, field="__metadata__")
     first = 8 + length
     entries = {key: _parse_entry(key, entry, size - first, path) for key, entry in header.items()}
     reached = 0
     spans = sorted((begin, end) for _, _, begin, end in entries.values())
     for begin, end in [*spans, (size - first, size - first)]:
-        if begin != reached:  # the safetensors library refuses it, too
-            what = "bytes belong to no tensor, or to two: one begins at byte"
+        if begin != reached:  # the safetensors library rejects it as well
+            what = "gap or overlap between tensors: one begins at byte"
             raise BlobError(
-                f"not a safetensors file: {what} {begin}, the one before ends at {reached}",
+                f"not a safetensors file: {what} {begin}, the previous one ends at {reached}",
                 path=path,
             )
         reached = end
@@ -122,6 +122,6 @@ def _parse_entry(
         raise BlobError(problem, path=path, field=key)
     fits = begin <= end <= data_bytes and len(shape) <= _MOST_AXES
     if not fits or (end - begin) * 8 != math.prod(shape) * _ITEM_BITS[dtype]:
-        problem = f"{dtype} of shape {shape} does not fit bytes {begin} to {end} of {data_bytes}"
+        problem = f"{dtype} of shape {shape} does not match bytes {begin} to {end} of {data_bytes}"
         raise BlobError(problem, path=path, field=key)
     return dtype, tuple(shape), begin, end

@@ -1,4 +1,4 @@
-"""What a dataset's workloads are like: how many, how large, and who recorded them."""
+"""Summary of a dataset's workloads: number, sizes, and how many were traced."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class DefinitionSummary:
     workloads : int
         Number of workloads.
     traced : int
-        How many of them were recorded by tracing: their uuid is the one that follows from their
-        content. All others were written by hand or by other programs.
+        Number of those recorded by tracing, whose uuid is a hash of their content. All others were
+        written by hand or by other programs.
     distinct_axes : int
         Number of distinct combinations of axis values.
     axes : dict of str to (int, int)
-        Least and largest value of each axis.
+        Smallest and largest value of each axis.
     blobs : int
-        Tensor files that they name; several workloads may share one.
+        Number of their tensor files; workloads may share files.
     blob_bytes : int
-        Bytes of those that are there.
+        Bytes of the existing files.
     missing_blobs : int
-        How many of them are not there.
+        Number of missing files.
     files : tuple of str
-        Where the workloads stand, relative to the dataset.
+        Files of the workloads, relative to the dataset.
     """
 
     definition: str
@@ -64,7 +64,7 @@ class Summary:
     definitions : tuple of DefinitionSummary
         By name.
     unread : tuple of Issue
-        Lines that cannot be read, and are left out.
+        Lines that cannot be read and are left out.
     """
 
     definitions: tuple[DefinitionSummary, ...]
@@ -72,7 +72,7 @@ class Summary:
 
 
 def summarize(root: Path) -> Summary:
-    """Look at the workloads of a dataset.
+    """Summarise the workloads of a dataset.
 
     Parameters
     ----------

@@ -109,7 +109,7 @@ def test_json(fib_process, dataset):
     assert "nonsense" in found["broken_double"]["log"]
     assert "hint: install frob" in found["no_tool"]["reason"]
     assert "nonsense" in done.stderr.split("--- broken_double: ")[1]
-    assert "left out 1 solutions that are not compiled" in done.stderr
+    assert "left out 1 solutions in languages without a compiler" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_what_a_repair_leaves_is_a_finding(fib, maker):
     maker.solution("lost", definition="lost")
     result = fib("doctor", root, "--repair")
     assert result.exit_code == 1
-    assert "left: orphan_solution  orphans  solutions/alice/op/lost/lost.json" in result.stderr
+    assert "remaining: orphan_solution  orphans  solutions/alice/op/lost/lost.json" in result.stderr
     assert fib("doctor", root, "--repair", "--orphans").exit_code == 0
 
 

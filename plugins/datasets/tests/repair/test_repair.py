@@ -82,7 +82,7 @@ def test_duplicates_are_taken_once_the_first_stays(dataset):
         (path.name, 5),
         ("moved.jsonl", 1),
     ]
-    assert found.issues[0].message == f"the same line stands at {TRACES}:1"
+    assert found.issues[0].message == f"a copy of the line at {TRACES}:1"
     repair(dataset)
     assert path.read_bytes() == before
     assert other.read_bytes() == b""
@@ -315,7 +315,7 @@ def test_links_that_lead_nowhere(dataset):
     (dataset / "definitions/round.json").symlink_to("round.json")
     found = examine(dataset)
     assert kinds(found) == [Kind.UNREADABLE, Kind.UNREADABLE]
-    assert {one.message for one in found.issues} == {"this link leads nowhere"}
+    assert {one.message for one in found.issues} == {"broken link"}
     assert found.counts["traces"] == 3
     assert repair(dataset, orphans=True).taken == ()
 
@@ -333,7 +333,7 @@ def test_one_file_by_two_ways_keeps_its_lines(dataset, link):
     found = examine(dataset)
     twice = [one for one in found.issues if one.kind is Kind.DUPLICATE_LINE]
     assert twice
-    assert all("by another way" in one.message and one.line is None for one in twice)
+    assert all("this is the same file as" in one.message and one.line is None for one in twice)
     assert found.counts["traces"] == 3
     repair(dataset, orphans=True)
     assert {path: (dataset / path).read_bytes() for path in (TRACES, WORKLOADS)} == before

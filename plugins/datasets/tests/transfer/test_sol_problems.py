@@ -73,9 +73,9 @@ def test_what_was_lost_is_noted(problem, tmp_path):
     problem.lines("workload.jsonl", workload(tolerance=TOLERANCE, checks=["no_nan"]))
     done, new = imported(problem, tmp_path)
     assert done.notes == (
-        f"{problem.root}/definition.json: not carried over: custom_inputs_entrypoint, hf_id",
-        f"{problem.root}/workload.jsonl: not carried over: checks",
-        f"{problem.root}/workload.jsonl: not carried over: allow_negative_inf",
+        f"{problem.root}/definition.json: not imported: custom_inputs_entrypoint, hf_id",
+        f"{problem.root}/workload.jsonl: not imported: checks",
+        f"{problem.root}/workload.jsonl: not imported: allow_negative_inf",
     )
     (trace,) = new.workloads["rope_concat"]
     assert trace.workload.tolerance == Tolerance(
@@ -102,11 +102,11 @@ def test_workloads_that_cannot_come_over(problem, tmp_path):
     assert sorted(told) == [1, 2, 3, 4, 5, 6, 7]
     assert told[1] == (
         "inputs.x",
-        "an input of type 'custom' has no counterpart; allowed are random, scalar, safetensors",
+        "inputs of type 'custom' are not supported; allowed are random, scalar, safetensors",
     )
     assert told[3] == ("axes", "'H' is 5, but the definition says 4")
     assert told[4] == ("axes", "'BH' is 11, but B * H is 12")
-    assert told[5] == ("axes", "cannot be computed: 'B * H' needs B")
+    assert told[5] == ("axes", "cannot compute 'B * H': it needs B")
 
 
 @pytest.mark.parametrize("path", ["../secret.py", "/etc/x.py"])
@@ -118,7 +118,7 @@ def test_a_reference_cannot_be_taken_from_elsewhere(problem, tmp_path, path):
 
     (error,) = read_source(problem.root).left_out
     assert isinstance(error, UnsafePathError)
-    assert "leads out of the folder" in error.message
+    assert "is outside the folder" in error.message
 
 
 def test_tensor_files_beside_the_problem_or_above(new_writer, tmp_path):
@@ -160,12 +160,12 @@ def test_solutions(problem, tmp_path):
     (solution,) = new.solutions["rope_concat"]
     assert solution.spec.language == "python"
     assert solution.sources[0].content == "def run(x, s):\n    return x\n"
-    assert f"{problem.root}/solution.json: not carried over: score" in done.notes
+    assert f"{problem.root}/solution.json: not imported: score" in done.notes
     told = {error.path.name: error.message for error in done.left_out}
     assert set(told) == {"two.json", "gone.json", "same.json", "solutions", "not.json"}
     assert "one is allowed" in told["two.json"]
-    assert "another solution named 'fast'" in told["same.json"]
-    assert "leads out" in told["solutions"]
+    assert "another solution is named 'fast'" in told["same.json"]
+    assert "is outside" in told["solutions"]
 
 
 def test_one_broken_problem_does_not_take_the_rest_away(new_writer, tmp_path):

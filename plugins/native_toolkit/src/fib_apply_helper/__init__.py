@@ -1,11 +1,12 @@
-"""The quickest way for apply to recognise calls like those seen before: a small C++ extension.
+"""A small C++ extension: the fastest way for apply to recognise calls like earlier ones.
 
-`native.cpp` has it. It is made against the torch that is installed, so no wheel can hold it.
-`build_helper` compiles it once, in some fifteen seconds, into the cache: ``fib apply build`` does
-so, and `when_compiled` in a process of its own. `flashinfer_bench.apply.dispatch.recognition` says
-what is compared, and what there is without it.
+The code is in `native.cpp`. It is compiled against the installed torch, so a wheel cannot contain
+it. `build_helper` compiles it once into the cache, in about fifteen seconds: ``fib apply build``
+runs it, and `when_compiled` runs it in a separate process.
+`flashinfer_bench.apply.dispatch.recognition` describes what is compared, and the alternative
+without this extension.
 
-A package beside `fib_native_toolkit`: a call that apply takes needs nothing of that.
+A separate package from `fib_native_toolkit`, which is not needed while calls are answered.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SOURCE = Path(__file__).with_name("native.cpp")
-_NAME = "fib_apply_native"  # of the extension: it is put into `sys.modules` under that name
+_NAME = "fib_apply_native"  # name of the extension in `sys.modules`
 _FILE = f"{_NAME}{EXTENSION_SUFFIXES[0]}"
 _DIGEST = "sha256"
 _FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-_STANDARDS = ("-std=c++20", "-std=c++17")  # newer headers of torch want the first
+_STANDARDS = ("-std=c++20", "-std=c++17")  # newer torch headers require the first
 
 
 def helper_folder() -> Path:
-    """Return where the helper for this torch and this Python is, or would be."""
+    """Return the folder of the helper for this torch and Python, which may not exist."""
     import torch
 
     about = [torch.__version__, str(torch.version.git_version), torch.__file__, sys.version]
@@ -53,35 +54,35 @@ def helper_folder() -> Path:
 
 
 def build_helper() -> Path:
-    """Compile the helper, unless that has been done; dispatchers made from now on use it.
+    """Compile the helper unless it exists; dispatchers created from now on use it.
 
-    One that has been damaged is compiled anew.
+    A damaged helper is compiled again.
 
     Returns
     -------
     Path
-        The folder that it is in.
+        The folder that contains it.
 
     Raises
     ------
     BuildError
-        If it does not compile; `log` has all that the compiler said.
+        If it does not compile; `log` contains the compiler's output.
     CapabilityError
         If there is no compiler.
     StorageError
-        If the cache cannot be written.
+        If the cache is not writable.
     """
     found = build_once(helper_folder(), _compile, sound=_is_sound)
     helper.cache_clear()
     return found
 
 
-# Without the current folder: whatever is called like a module there is not ours.
+# Without the current folder, whose files could shadow our modules.
 _IN_BACKGROUND = (
     "import sys; sys.path = [place for place in sys.path if place]; "
     "import os; os.nice(19); import fib_apply_helper as it; it.build_helper()"
 )
-# Nothing is enabled in that process, nor compiled by it in turn, and no device opened.
+# That process must not enable anything, start further compilations, or open a device.
 _UNSET = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FLASHINFER_TRACE_APPLY")
 _SET = {"FIB_APPLY_HELPER": "0", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -91,7 +92,7 @@ _begun = False
 
 
 def _after_fork() -> None:
-    """Forget who waits: the thread that would tell them is in the parent."""
+    """Forget the waiting callbacks: the thread that would call them is in the parent."""
     global _waiting, _lock, _begun
     _waiting, _lock, _begun = [], threading.Lock(), False
 
@@ -100,16 +101,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def when_compiled(renew: Callable[[], None]) -> None:
-    """Have the helper compiled in the background, once for each process that asks.
+    """Compile the helper in the background, and call a method when it is ready.
 
     Parameters
     ----------
     renew : bound method
-        Called in another thread when it is there. Not called if it does not compile: the reason is
-        logged at level DEBUG, and ``fib apply build`` says it.
+        Called in another thread when the helper is ready. Not called if it does not compile: the
+        reason is logged at level DEBUG, and reported by ``fib apply build``.
     """
     global _begun
-    if not sys.executable or getattr(sys, "frozen", False):  # there is no Python to start
+    if not sys.executable or getattr(sys, "frozen", False):  # no Python executable
         return
     with _lock:
         _waiting.append(weakref.WeakMethod(renew))
@@ -126,7 +127,7 @@ def _compile_aside() -> None:
             env={**given, **_SET},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            start_new_session=True,  # Ctrl-C ends the program; this goes on for the next one
+            start_new_session=True,  # not interrupted by Ctrl-C in the program
         )
     except OSError as error:
         logger.debug("the helper of apply cannot be compiled: %s", error)
@@ -142,12 +143,12 @@ def _compile_aside() -> None:
     for renew in filter(None, found):
         try:
             renew()
-        except Exception:  # the others are to be told nevertheless
+        except Exception:  # the other callbacks must still run
             logger.debug("the helper of apply could not be loaded", exc_info=True)
 
 
 def _compile(into: Path) -> None:
-    from fib_native_toolkit import find_cxx, run_tool  # loads much that a call does not need
+    from fib_native_toolkit import find_cxx, run_tool  # not needed by calls
 
     compiler, log = find_cxx(), ""
     for standard in _STANDARDS:
@@ -165,7 +166,7 @@ def _compile(into: Path) -> None:
 
 
 def _is_sound(folder: Path) -> bool:
-    """Return whether a library is there, whole: loading a damaged one can end the process."""
+    """Return whether the library is complete: loading a damaged one can end the process."""
     try:
         return (folder / _DIGEST).read_text() == _digest(folder / _FILE) and is_complete(folder)
     except (OSError, ValueError):
@@ -196,8 +197,8 @@ def _paths() -> list[str]:
 def helper() -> Optional[Callable[..., Check]]:
     """Return the class of checks, if the helper has been compiled.
 
-    ``helper()(tensors, written, usual, masked, anywhere)`` makes a check; `usual` and `masked` are
-    dispatch keys as numbers, see `flashinfer_bench.apply.dispatch.guards.Facts`.
+    ``helper()(tensors, written, usual, masked, anywhere)`` creates a check; `usual` and `masked`
+    are dispatch keys as numbers, see `flashinfer_bench.apply.dispatch.guards.Facts`.
     """
     try:
         place = helper_folder()
@@ -213,7 +214,7 @@ def helper() -> Optional[Callable[..., Check]]:
         loader.exec_module(module)
         made: Callable[..., Check] = module.Recogniser
         return made
-    # A damaged library, or one for another machine.
+    # A damaged library, or one built for another machine.
     except (BuildError, ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError):
         logger.warning("apply: the helper in the cache cannot be used", exc_info=True)
         return None

@@ -1,7 +1,7 @@
-// Recognises the arguments of a call like those of an earlier one, in one call from Python.
+// Checks whether the arguments of a call are like those of an earlier one, in one call from Python.
 //
-// Compiled on the user's machine against the torch that is installed there, see __init__.py. What is
-// compared, and why that is enough, is said in flashinfer_bench/apply/dispatch/recognition.py.
+// Compiled on the user's machine against the installed torch, see __init__.py. What is compared, and
+// why that is sufficient, is described in flashinfer_bench/apply/dispatch/recognition.py.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -28,7 +28,7 @@ struct Wanted {
   bool requires_grad;
   bool written;
   std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;  // -1 where no element is found by it
+  std::vector<int64_t> strides;  // -1 if it addresses no element
   uintptr_t bytes;
 };
 
@@ -36,10 +36,10 @@ struct Recogniser {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   std::vector<Wanted>* wanted;
-  uint64_t usual;   // dispatch keys that any thread adds
-  uint64_t masked;  // and those that it takes away: of autocast
-  bool anywhere;    // whatever mode the thread is in
-  bool ungraded;    // only while no gradients are recorded
+  uint64_t usual;   // dispatch keys that every thread adds
+  uint64_t masked;  // dispatch keys that it removes: those of autocast
+  bool anywhere;    // do not check the thread's modes
+  bool ungraded;    // require that no gradients are recorded
   bool writes;
 };
 
@@ -54,7 +54,7 @@ bool thread_is_ordinary(const Recogniser& self) {
 bool is_like(const Wanted& wanted, PyObject* object) {
   if (Py_TYPE(object) != wanted.type) return false;
   const c10::TensorImpl* tensor = THPVariable_Unpack(object).unsafeGetTensorImpl();
-  // Keys first: only of an ordinary tensor the rest may be asked.
+  // Keys first: the rest may be read only from an ordinary tensor.
   if (tensor->key_set().raw_repr() != wanted.keys) return false;
   if (tensor->dtype().toScalarType() != wanted.dtype || tensor->device() != wanted.device ||
       tensor->requires_grad() != wanted.requires_grad) {
@@ -99,7 +99,7 @@ PyObject* recognise(PyObject* callable, PyObject* const* args, size_t nargsf, Py
       if (!is_like((*self.wanted)[i], args[i])) Py_RETURN_FALSE;
     }
     if (self.writes && share_memory(self, args)) Py_RETURN_FALSE;
-  } catch (const std::exception&) {  // a tensor that tells nothing of its memory
+  } catch (const std::exception&) {  // a tensor without accessible memory
     Py_RETURN_FALSE;
   }
   Py_RETURN_TRUE;

@@ -1,7 +1,7 @@
-"""``fib cache``: what builds leave on disk, and what each says of itself.
+"""The command ``fib cache``, and the metadata of builds on disk.
 
-`info` is what `CompiledBuilder` of `fib_native_toolkit` writes into the folder of a build, `store`
-what is in the cache. Importing this package imports neither.
+`info` is the metadata that `CompiledBuilder` of `fib_native_toolkit` writes into a build's folder;
+`store` lists and prunes the cache. Importing this package imports neither.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from flashinfer_bench.plugins import CommandSpec, hookimpl
 
 @hookimpl
 def fib_register_commands() -> list[CommandSpec]:
-    """Register the one command, and its place in ``fib --help``."""
+    """Register the command, and its place in ``fib --help``."""
     return [
         CommandSpec(
             name="cache",

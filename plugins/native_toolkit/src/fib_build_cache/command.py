@@ -1,4 +1,4 @@
-"""``fib cache``: what builds have left on disk, and how to get rid of it."""
+"""``fib cache``: list and prune builds on disk."""
 
 from __future__ import annotations
 

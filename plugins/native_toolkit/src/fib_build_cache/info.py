@@ -1,4 +1,4 @@
-"""What a build in the cache says of itself, and whether it is still as it was made."""
+"""The metadata of a build in the cache, and checks that the build is unchanged."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 BUILD_INFO = "build.json"
-"""Name of the file in which a build says what it is."""
+"""Name of the metadata file in a build's folder."""
 
 FORMAT = 2
-"""Version of the fields of that file."""
+"""Version of the fields in that file."""
 
 
 class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """All that ``build.json`` in a build's folder says about a finished build.
+    """Contents of ``build.json``, the metadata of a finished build.
 
     Parameters
     ----------
     key : dict
-        All that the result depends on besides solution and definition.
+        Everything that the result depends on besides solution and definition.
     format : int
         Version of this list of fields.
     builder : str
@@ -34,23 +34,23 @@ class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
         The kind of build, as in `RunnableMetadata`.
     solution, author, definition : str
         What it was built from. Solutions with the same content share a build, which has the name
-        and author of the first.
+        and author of the first one.
     language : str
-        The solution's.
+        Language of the solution.
     binding : str, optional
-        The solution's, as it declares it.
+        Binding that the solution declares.
     created : str
-        When, in UTC: ``2025-01-31T12:00:00Z``.
+        Time of the build in UTC: ``2025-01-31T12:00:00Z``.
     seconds : float
-        How long it took.
+        Duration of the build.
     library : str
-        The file to load, relative to the folder.
+        The library file, relative to the folder.
     library_bytes : int
-        Its size.
+        Size of the library.
     library_sha256 : str
-        Its digest.
+        Digest of the library.
     headers : dict
-        Files outside of the folder that were read: path to size, time of the last change in
+        Files outside the folder that the build has read: path to size, modification time in
         nanoseconds, and SHA-256.
     """
 
@@ -72,9 +72,9 @@ class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, folder: Path) -> Optional[LibraryInfo]:
-        """Return what a folder says, or None if it says nothing that can be understood."""
+        """Return the metadata in a folder, or None if they are missing or unreadable."""
         try:
-            if not (folder / BUILD_INFO).is_file():  # reading a pipe would wait for ever
+            if not (folder / BUILD_INFO).is_file():  # reading a pipe would block
                 return None
             found = msgspec.json.decode((folder / BUILD_INFO).read_bytes(), type=cls)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
@@ -82,27 +82,27 @@ class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
         return found if found.format == FORMAT else None
 
     def write(self, folder: Path) -> None:
-        """Write it into a build's folder."""
+        """Write the metadata into a build's folder."""
         text = msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
         (folder / BUILD_INFO).write_bytes(text + b"\n")
 
     def library_in(self, folder: Path) -> Optional[Path]:
-        """Return the library in the build's folder; None if no file of its size is there.
+        """Return the library in the build's folder; None if there is no file of the recorded size.
 
-        What this says need not be true: a path that leaves the folder, or goes through a link, is
-        not followed.
+        The metadata are not trusted: a path that leaves the folder, or goes through a link, is
+        rejected.
         """
         try:
             root = folder.resolve()
             path = root / self.library
             inside = root in path.parents and path.resolve() == path
             right = inside and path.is_file() and path.stat().st_size == self.library_bytes
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go in a circle
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: circular links
             return None
         return folder / self.library if right else None
 
     def is_library_sound(self, folder: Path) -> bool:
-        """Return whether the library is there, byte for byte as it was made."""
+        """Return whether the library exists and is unchanged, byte for byte."""
         library = self.library_in(folder)
         try:
             return library is not None and sha256_of(library) == self.library_sha256
@@ -111,12 +111,12 @@ class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sha256_of(path: Path) -> str:
-    """Return the digest of a file.
+    """Return the SHA-256 digest of a file.
 
     Raises
     ------
     OSError
-        If it cannot be read.
+        If it is not readable.
     """
     digest = hashlib.sha256()
     with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Listing what builds and processes have left in the cache, and pruning it."""
+"""List and prune the files that builds and processes have left in the cache."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Only what is called like this has been made by us; the cache folder may be set to any folder.
+# Only files with these names are ours; the cache folder may be set to any folder.
 _BUILD = re.compile(r".+_[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One thing in the cache.
+    """A file or folder in the cache.
 
     Parameters
     ----------
     builder : str
-        Name of the builder's folder, or of another one in the cache.
+        Name of the builder's folder, or of another folder in the cache.
     solution, language : str
-        What was built first with this content; empty if that is not known.
+        The first solution built with this content; empty if unknown.
     path : Path
         The folder or file.
     bytes : int
-        Size of all files in it.
+        Total size of its files.
     created : str
-        When, in UTC: ``2025-01-31T12:00:00Z``.
+        Creation time in UTC: ``2025-01-31T12:00:00Z``.
     last_used : float
-        Seconds since 1970.
+        Time in seconds since 1970.
     state : str
-        ``complete``; ``partial``: being built, or left by a build that was killed; ``damaged``: not
-        as it was made, and built anew when it is next wanted; ``scratch``: the files of one
-        process; ``other``: not made by builders, and never removed.
+        ``complete``; ``partial``: being built, or left by a killed build; ``damaged``: changed, to
+        be rebuilt on next use; ``scratch``: files of one process; ``other``: not created by
+        builders, and never removed.
     """
 
     builder: str
@@ -61,13 +61,13 @@ class PruneResult(NamedTuple):
     Attributes
     ----------
     removed : list of CacheEntry
-        In the order in which they went.
+        In the order of removal.
     busy : list of CacheEntry
-        What would have gone, had not a living process been at work on it or used it just then.
+        Entries that were kept because a running process was building or had just used them.
     bytes_freed : int
-        Size of what was removed.
+        Size of the removed entries.
     bytes_left : int
-        Size of all that is left.
+        Size of the remaining entries.
     """
 
     removed: list[CacheEntry]
@@ -77,22 +77,23 @@ class PruneResult(NamedTuple):
 
 
 def list_entries(*, verify: bool = False) -> list[CacheEntry]:
-    """Return what is in ``FIB_CACHE_PATH``, least recently used first.
+    """Return the contents of ``FIB_CACHE_PATH``, least recently used first.
 
     Parameters
     ----------
     verify : bool
-        Whether to read each library to see that it is as it was made; otherwise its size is enough.
+        Whether to read each library to check that it is unchanged; otherwise only its size is
+        checked.
 
     Returns
     -------
     list of CacheEntry
-        Nothing where there is no folder. Lock files are not among them.
+        Empty if the folder does not exist. Lock files are not listed.
 
     Raises
     ------
     StorageError
-        If the folder cannot be read.
+        If the folder is not readable.
     """
     base = env.cache_path()
     try:
@@ -114,32 +115,33 @@ def prune(
     everything: bool = False,
     dry_run: bool = False,
 ) -> PruneResult:
-    """Remove builds from the cache, least recently used first, and always what nobody can use.
+    """Remove unusable entries from the cache, and builds by age or size.
 
-    Without any limit, only the latter goes: what killed builds and processes have left, what is
-    damaged, lock files without a build. What a living process is building is never touched; one
-    that is about to load a build that goes away builds it anew.
+    Builds are removed least recently used first. Without any limit, only unusable entries are
+    removed: leftovers of killed builds and processes, damaged builds, and lock files without a
+    build. A build in progress is never touched; a process that is about to load a removed build
+    builds it again.
 
     Parameters
     ----------
     older_than : float, optional
-        Remove builds that nobody has used for that many seconds.
+        Remove builds that have not been used for this many seconds.
     max_bytes : int, optional
-        Remove builds until all of them together are no larger.
+        Remove builds until their total size is at most this.
     everything : bool
         Remove all builds.
     dry_run : bool
-        Remove nothing, and say what would be.
+        Remove nothing, and return what would be removed.
 
     Returns
     -------
     PruneResult
-        What happened.
+        The removed and remaining entries.
 
     Raises
     ------
     StorageError
-        If the folder cannot be read, or something in it cannot be removed.
+        If the folder is not readable, or an entry cannot be removed.
     """
     entries = list_entries()
     oldest = time.time() - older_than if older_than is not None else float("-inf")
@@ -170,8 +172,8 @@ def prune(
 
 
 def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
-    """Remove an entry unless it is in use; return whether it went (or would go)."""
-    # A partial folder is guarded by the lock of the one that it is to become.
+    """Remove an entry unless it is in use; return whether it was (or would be) removed."""
+    # A partial folder is guarded by the lock of its final folder.
     guard = cache.lock_of(entry.path.with_name(entry.path.name.partition(cache.PARTIAL)[0]))
     if dry_run and not guard.exists():
         return True
@@ -179,12 +181,12 @@ def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
     if lock is None:
         return False
     try:
-        # Somebody may have used a build, or made it anew, after it was listed.
+        # The build may have been used or rebuilt after it was listed.
         is_build = entry.state in ("complete", "damaged")
         wanted = whatever or not is_build or _last_used(entry.path) <= entry.last_used
         if wanted and not dry_run:
             cache.remove_result(entry.path)
-            with suppress(OSError):  # another system than Unix keeps files that are open
+            with suppress(OSError):  # systems other than Unix do not remove open files
                 guard.unlink()
         return wanted
     finally:
@@ -192,7 +194,7 @@ def _remove(entry: CacheEntry, *, dry_run: bool, whatever: bool) -> bool:
 
 
 def _remove_orphan(path: Path) -> None:
-    """Remove a lock file of ours if there is nothing that it locks, and nobody holds it."""
+    """Remove one of our lock files if it is free and locks nothing that exists."""
     name = path.stem.removesuffix(".building")
     ours = cache.is_scratch_name(name) if path.parent.name == "scratch" else _BUILD.fullmatch(name)
     folder = env.cache_path() / path.parent.name / name
@@ -205,21 +207,21 @@ def _remove_orphan(path: Path) -> None:
 
 
 def _entries_in(folder: Path, verify: bool) -> Iterator[CacheEntry]:
-    """Yield what is in one folder of the cache; it alone if nothing there is ours."""
-    with suppress(OSError):  # it went away meanwhile, or is somebody else's
+    """Yield the entries of one cache folder; the folder itself if it contains nothing of ours."""
+    with suppress(OSError):  # removed meanwhile, or owned by another user
         paths = [path for path in folder.iterdir() if path.name != cache.MARKER]
         states = {path: _state_of(path, verify) for path in paths if path.suffix != ".lock"}
         if states and set(states.values()) == {"other"}:
             states = {folder: "other"}
         for path, state in states.items():
-            with suppress(FileNotFoundError):  # somebody else removes it just now
+            with suppress(FileNotFoundError):  # concurrently removed
                 yield _entry(folder, path, state)
 
 
 def _state_of(path: Path, verify: bool) -> str:
-    """Return the state of `path`: ``other`` for all that is not surely one of ours.
+    """Return the state of `path`: ``other`` unless it is certainly one of ours.
 
-    The cache folder may be any folder, so a name alone proves nothing.
+    The cache folder may be any folder, so a name alone is no proof.
     """
     name, partial, _ = path.name.partition(cache.PARTIAL)
     if path.is_symlink() or not path.is_dir():
@@ -234,7 +236,7 @@ def _state_of(path: Path, verify: bool) -> str:
         return "partial"
     info = LibraryInfo.read(path)
     if info is None:
-        # A builder that keeps its results in another way than `CompiledBuilder` has no such file.
+        # Builders that do not use `CompiledBuilder` have no such file.
         sound = not (path / BUILD_INFO).exists()
     else:
         sound = info.is_library_sound(path) if verify else info.library_in(path) is not None

@@ -1,14 +1,14 @@
-"""A toolkit for builders of compiled languages; with core's part of it, so that one import serves.
+"""Toolkit for builders of compiled languages; includes core's toolkit for convenience.
 
 =================  ============================================================================
 `tools`            find compilers, CUDA's toolkit and ninja
-`run`              run them and keep what they print
-`inputs`           what a build has read outside of its folder
-`fingerprint`      what a compiled result depends on besides its sources
-`options`          a solution's own flags, checked; its binding, guessed
+`run`              run them and capture their output
+`inputs`           files outside its folder that a build has read
+`fingerprint`      what a result depends on besides its sources
+`options`          validate a solution's flags; guess its binding
 `dependencies`     cuBLAS, cuDNN and CUTLASS
-`recipe`, `cuda`   the commands that make a library, and running them
-`compiled`         all of that in one base class: `CompiledBuilder`
+`recipe`, `cuda`   create and run the commands that make a library
+`compiled`         `CompiledBuilder`, a base class that combines these
 =================  ============================================================================
 """
 

@@ -1,8 +1,8 @@
-"""The part that all builders of compiled languages share: compile once, keep it, load it.
+"""Base class of builders for compiled languages: compile once, cache, load.
 
-A builder says what a result depends on (`CompiledBuilder.plan`), how to compile
-(`CompiledBuilder.compile_into`) and how to load (`CompiledBuilder.load`). Names, locks, the cache,
-the check of what is in it, and the way back from damage are here.
+A builder defines what a result depends on (`CompiledBuilder.plan`), how to compile
+(`CompiledBuilder.compile_into`) and how to load (`CompiledBuilder.load`). This module handles
+names, locks, the cache, validation of cached builds, and recovery from damage.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _loaded: dict[Path, str] = {}
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """All that is known before a compiler runs.
+    """Everything that is known before a compiler runs.
 
     Parameters
     ----------
     key : mapping of str to str
-        Everything besides definition and solution that the result depends on: compilers, flags,
-        architectures, ABIs. For people to read, too. See `host_fingerprint`, `cuda_fingerprint`.
+        Everything that the result depends on besides definition and solution: compilers, flags,
+        architectures, ABIs, in readable form. See `host_fingerprint`, `cuda_fingerprint`.
     settings : Any
-        The builder's own notes for `CompiledBuilder.compile_into`. Nothing may be in there that
-        the result depends on and that `key` does not tell.
+        The builder's own data for `CompiledBuilder.compile_into`. Everything in it that affects the
+        result must also be in `key`.
     versioned_roots : tuple of Path
-        Folders whose contents `key` stands for, such as the headers of a package whose version it
-        has. All other files that compilers read outside of the build's folder are recorded, and
-        looked at whenever the build is used.
+        Folders whose contents are identified by `key`, such as the headers of a package whose
+        version is in it. All other files outside the build's folder that compilers read are
+        recorded, and checked whenever the build is used.
     """
 
     key: Mapping[str, str]
@@ -66,13 +66,13 @@ class Artefact:
     Parameters
     ----------
     folder : Path
-        Complete, and not to be written to.
+        Complete; must not be written to.
     library : Path
-        What is to be loaded.
+        The library to load.
     info : LibraryInfo
-        What ``build.json`` in the folder says.
+        Contents of ``build.json`` in the folder.
     fresh : bool
-        Whether it was compiled just now; otherwise it was found in the cache.
+        Whether it has just been compiled; otherwise it comes from the cache.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class Artefact:
 
 @dataclass(frozen=True)
 class LoadedLibrary:
-    """What a builder found in a library.
+    """The result of loading a library.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class LoadedLibrary:
     misc : mapping
         For `RunnableMetadata.misc`.
     cleaner : callable, optional
-        Releases what was loaded.
+        Unloads the library.
     """
 
     function: Callable[..., Any]
@@ -111,20 +111,20 @@ class CompiledBuilder(Builder):
     build_type : str
         The kind of build, for `RunnableMetadata`.
     keep : tuple of str
-        Patterns of further files to keep beside the library, relative to the build's folder.
-        Whatever else compilers leave is removed.
+        Patterns of additional files to keep besides the library, relative to the build's folder.
+        All other files that compilers leave are removed.
     revision : str
-        To be changed where the builder makes something else of the same `BuildPlan.key` than it
-        did. The version of the distribution that the builder comes in counts anyway.
+        Change it when the builder produces a different result for the same `BuildPlan.key`. The
+        version of the builder's distribution is always part of the key.
 
     Notes
     -----
-    A build is made anew when a file outside of its folder that compilers have read, or that the
+    A build is repeated when a file outside its folder that compilers have read, or that the
     solution's flags name, has changed; see `BuildPlan.versioned_roots`. A new header that would be
-    found before one that was read is not noticed.
+    found before a recorded one is not detected.
     """
 
-    # It takes a lock of its own, which is free again while the library is loaded.
+    # This class uses its own lock, which is not held while the library is loaded.
     shares_builds = False
     build_type: ClassVar[str]
     keep: ClassVar[tuple[str, ...]] = ()
@@ -132,35 +132,35 @@ class CompiledBuilder(Builder):
 
     @abstractmethod
     def plan(self, definition: Definition, solution: Solution) -> BuildPlan:
-        """Say what the result will depend on; quick, for it is asked at each load from the cache.
+        """Return what the result will depend on; must be fast, because every load calls it.
 
         Raises
         ------
         CapabilityError
-            If a compiler, or something else of this machine, is missing.
+            If a compiler, or another requirement on this machine, is missing.
         BuildError
-            If the solution cannot be built by anyone.
+            If the solution is invalid on any machine.
         """
 
     @abstractmethod
     def compile_into(
         self, definition: Definition, solution: Solution, plan: BuildPlan, folder: Path
     ) -> str:
-        """Compile; neither load nor call the solution.
+        """Compile the solution without loading or calling it.
 
         Parameters
         ----------
         definition : Definition
-            The interface.
+            The interface of the solution.
         solution : Solution
-            Its sources are in ``folder/sources`` already.
+            Its sources are already in ``folder/sources``.
         plan : BuildPlan
-            What `plan` returned.
+            The result of `plan`.
         folder : Path
-            To work in. It is renamed afterwards, so give compilers relative paths where you can.
-            Its name is new each time. Let them write depfiles (``-MD``), which have names that end
-            in ``.d``: so headers that have changed are noticed, the system's among them. What tools
-            print is kept by ``run_tool(…, log=folder / COMPILER_LOG)``.
+            The working folder. It is renamed afterwards and has a new name each time, so pass
+            relative paths to compilers if possible. Let compilers write depfiles (``-MD``) with
+            names that end in ``.d``, so that changed headers, including system headers, are
+            detected. Use ``run_tool(…, log=folder / COMPILER_LOG)`` to store the output of tools.
 
         Returns
         -------
@@ -180,26 +180,26 @@ class CompiledBuilder(Builder):
         Raises
         ------
         BuildError
-            If the entry point is missing, or cannot be called as the definition asks.
+            If the entry point is missing, or cannot be called with the definition's arguments.
         """
 
     def compile(self, definition: Definition, solution: Solution) -> Artefact:
-        """Return the finished build from the cache; compile if it is not there, or not sound.
+        """Return the finished build from the cache; compile if it is missing or not valid.
 
         Raises
         ------
         BuildError
-            If the solution cannot be compiled.
+            If the compilation fails.
         CapabilityError
-            If something of this machine is missing.
+            If this machine lacks something that is needed.
         StorageError
-            If the cache cannot be written.
+            If the cache is not writable.
         """
         links = links_of(solution)
         plan = self.plan(definition, solution)
         key = {
             **plan.key,
-            # Flags that a builder always gives may change with its release.
+            # A builder's default flags may change with its release.
             "build_type": self.build_type,
             "format": str(FORMAT),
             "release": __version__,
@@ -207,7 +207,7 @@ class CompiledBuilder(Builder):
             **({"links": json.dumps(links, sort_keys=True)} if links else {}),
         }
         folder = self.build_path(definition, solution, json.dumps(key, sort_keys=True))
-        found: list[Optional[LibraryInfo]] = [None]  # what was checked, or made, last
+        found: list[Optional[LibraryInfo]] = [None]  # the build checked or made most recently
         made = False
 
         def sound(folder: Path) -> bool:
@@ -221,20 +221,20 @@ class CompiledBuilder(Builder):
         folder = build_once(folder, produce, sound=sound)
         info = found[0]
         assert info is not None
-        with suppress(OSError):  # read-only: then nobody prunes it either
-            os.utime(folder / COMPLETE)  # the time of the last use, by which the cache is pruned
+        with suppress(OSError):  # read-only caches are not pruned either
+            os.utime(folder / COMPLETE)  # time of the last use, for pruning
         return Artefact(folder, folder / info.library, info, fresh=made)
 
     def build(self, definition: Definition, solution: Solution) -> Runnable:
-        """Compile, or take from the cache, and load."""
+        """Compile or take from the cache, and load."""
         artefact = self.compile(definition, solution)
         try:
             loaded = self.load(definition, solution, _never_loaded(artefact))
-        except (Exception, SystemExit):  # a loader is a library, and may raise anything
+        except (Exception, SystemExit):  # a loader may raise anything
             if read_sound(artefact.folder) == artefact.info:
                 raise
-            # Since it was looked at, somebody has emptied the cache or something damaged it, and
-            # perhaps another process has built it anew already.
+            # After the check, the build was removed or damaged; another process may already have
+            # rebuilt it.
             artefact = self.compile(definition, solution)
             loaded = self.load(definition, solution, _never_loaded(artefact))
         metadata = RunnableMetadata(
@@ -299,19 +299,19 @@ class CompiledBuilder(Builder):
             info.write(folder)
         except StorageError:
             raise
-        except OSError as error:  # the disk's fault: it is not kept as the solution's
+        except OSError as error:  # the disk's fault: not stored as a failure of the solution
             raise StorageError(f"{folder}: the build cannot be stored: {error}") from error
         return info
 
 
 def read_sound(folder: Path) -> Optional[LibraryInfo]:
-    """Return what a finished build says about itself, or None if it cannot be used as it is.
+    """Return the metadata of a finished build, or None if the build is not valid.
 
     Parameters
     ----------
     folder : Path
-        It cannot be used if it is not complete, its library is not as it was made, or a header
-        that was compiled in has changed.
+        A build is not valid if it is incomplete, its library has changed, or a header that was
+        compiled in has changed.
     """
     if not is_complete(folder):
         return None
@@ -321,10 +321,10 @@ def read_sound(folder: Path) -> Optional[LibraryInfo]:
 
 
 def _never_loaded(artefact: Artefact) -> Artefact:
-    """Return `artefact` with a library that this process has not loaded in an older version.
+    """Return `artefact` with a library of which this process has loaded no older version.
 
-    The system takes a library for loaded if one was loaded from the same path, whatever is there
-    now: after a rebuild, because a header has changed, this would be the old one.
+    The system identifies loaded libraries by path. After a rebuild because of a changed header, it
+    would return the old library.
     """
     digest = artefact.info.library_sha256
     if _loaded.setdefault(artefact.library, digest) == digest:
@@ -337,8 +337,8 @@ def _never_loaded(artefact: Artefact) -> Artefact:
 
 
 def _remove_the_rest(folder: Path, kept: set[Path]) -> None:
-    """Remove all files but `kept`, and the folders that are empty then."""
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+    """Remove all files except `kept`, and then empty folders."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # contents before folders
         if path in kept:
             continue
         if path.is_symlink() or not path.is_dir():
@@ -359,8 +359,8 @@ def release_of(module: str) -> str:
     Returns
     -------
     str
-        Such as ``fib-builder-example 1.2.0``. Empty for a module of no installed distribution that
-        has the package's name or registers it as a plugin.
+        Such as ``fib-builder-example 1.2.0``. Empty if no installed distribution has the package's
+        name or registers it as a plugin.
     """
     package = module.partition(".")[0]
     name = package.replace("_", "-")

@@ -1,4 +1,4 @@
-"""CUDA's compiler and libraries, as the command lines of builders need them."""
+"""CUDA's compiler and libraries, as command-line arguments for builders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CAPABILITY = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
 
 @dataclass(frozen=True)
 class CudaTools:
-    """The CUDA toolkit, and what it is to do.
+    """The CUDA toolkit, and the architectures to compile for.
 
     Parameters
     ----------
@@ -29,9 +29,10 @@ class CudaTools:
     home : Path
         The root of the toolkit.
     architectures : tuple of str
-        What to make code for: ``9.0a``. Empty if nothing, or if the solution's own flags say it.
+        Architectures to compile for: ``9.0a``. Empty if there are none, or if the solution's own
+        flags name them.
     relocatable : bool
-        Whether code for the GPU is still to be linked after compiling.
+        Whether device code needs a separate link step after compiling.
     """
 
     nvcc: Tool
@@ -41,27 +42,27 @@ class CudaTools:
 
     @property
     def code_flags(self) -> list[str]:
-        """The flags that ask for code for the architectures."""
+        """Flags that generate code for the architectures."""
         return [flag for name in self.architectures for flag in _code_flags(name)]
 
     @property
     def include_paths(self) -> list[Path]:
-        """Folders with headers, for compilers other than nvcc, which knows them."""
+        """Header folders for compilers other than nvcc, which has them built in."""
         return _with_file(self.home, "cuda_runtime.h", "include", "targets/*/include")
 
     @property
     def library_paths(self) -> list[Path]:
-        """Folders with CUDA's runtime."""
+        """Folders with the CUDA runtime."""
         return _with_file(self.home, "libcudart.so*", "lib64", "lib", "targets/*/lib")
 
     @property
     def link_flags(self) -> list[str]:
-        """The flags that link CUDA's runtime, and let the driver be linked by ``-lcuda``."""
+        """Flags that link the CUDA runtime, and make ``-lcuda`` link the driver."""
         folders = self.library_paths
         stubs = [path / "stubs" for path in folders if (path / "stubs").is_dir()]
         return [
             *(f"-L{path}" for path in (*folders, *stubs)),
-            # If torch has loaded a runtime of the same version, that one serves.
+            # If torch has loaded a runtime of the same version, that one is used.
             *(f"-Wl,-rpath,{path}" for path in folders),
             *(["-lcudadevrt"] if self.relocatable else []),
             "-lcudart",
@@ -74,14 +75,14 @@ def find_cuda(flags: Sequence[str], *, compiles: bool) -> CudaTools:
     Parameters
     ----------
     flags : sequence of str
-        The solution's own flags for nvcc; where they choose an architecture, nothing else does.
+        The solution's own flags for nvcc; if they select an architecture, it is the only one.
     compiles : bool
         Whether anything is compiled with nvcc.
 
     Raises
     ------
     CapabilityError
-        If there is no toolkit, or it is not known what to compile for.
+        If there is no toolkit, or the target architecture is unknown.
     """
     nvcc = find_nvcc()
     chosen = any(map(_CHOOSES_CODE.match, flags))
@@ -91,12 +92,12 @@ def find_cuda(flags: Sequence[str], *, compiles: bool) -> CudaTools:
 
 
 def host_compiler_flags(cxx: Tool) -> list[str]:
-    """Return what makes nvcc work with the compiler for C++, unless ``NVCC_CCBIN`` says otherwise.
+    """Return the nvcc flags for the C++ compiler, unless ``NVCC_CCBIN`` is set.
 
     Parameters
     ----------
     cxx : Tool
-        That compiler; of one that ccache starts, nvcc gets the compiler alone.
+        The C++ compiler; if it runs through ccache, nvcc gets the compiler alone.
     """
     if "NVCC_CCBIN" in environment.compiler_variables():
         return []
@@ -117,10 +118,10 @@ def _code_flags(name: str) -> list[str]:
 
 
 def _with_file(root: Path, file: str, *folders: str) -> list[Path]:
-    """Return those of `folders`, which may be patterns, that have such a file; each once."""
+    """Return those of `folders` (which may be patterns) that contain the file, each once."""
     found: dict[Path, Path] = {}
     for path in (path for pattern in folders for path in sorted(root.glob(pattern))):
-        # Compilers look there anyway, at the right moment; asked to do it earlier they fail.
+        # Compilers search these folders anyway; naming them changes the order and breaks includes.
         if any(path.glob(file)) and str(path) not in ("/usr/include", "/usr/local/include"):
             found.setdefault(path.resolve(), path)
     return list(found.values())

@@ -1,7 +1,7 @@
-"""The native libraries that a solution may name in ``dependencies``: cuBLAS, cuDNN, CUTLASS.
+"""Native libraries that a solution may list in ``dependencies``: cuBLAS, cuDNN, CUTLASS.
 
-Each is looked for in the folders that variables name, in the CUDA toolkit, in the wheels that pip
-installs, and where distributions put them.
+Each is searched in the folders named by environment variables, in the CUDA toolkit, in wheels
+installed by pip, and in the standard locations of Linux distributions.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _SEARCHED_ANYWAY = ("/usr/include", "/usr/local/include")
 
 @dataclass(frozen=True)
 class Dependency:
-    """A native library that is here.
+    """An installed native library.
 
     Parameters
     ----------
     name : str
         ``"cublas"``, ``"cudnn"`` or ``"cutlass"``.
     version : str
-        What its headers say; empty if they do not.
+        Version according to its headers; empty if unknown.
     include_paths : tuple of str
-        Folders with its headers.
+        Header folders.
     library_paths : tuple of str
-        Folders with its libraries, also when they are loaded; none for one of headers alone.
+        Library folders, for linking and loading; empty for header-only libraries.
     libraries : tuple of str
-        What follows ``-l``: ``cublas``, or ``:libcublas.so.13`` where there is no other file.
+        Arguments of ``-l``: ``cublas``, or ``:libcublas.so.13`` if there is only a versioned file.
     """
 
     name: str
@@ -52,17 +52,17 @@ class Dependency:
 
     @property
     def key(self) -> str:
-        """What a result depends on, for a `BuildPlan`: the folder of the libraries is linked in."""
+        """Key for a `BuildPlan`; includes the library folder, which is linked in."""
         return " ".join([self.name, self.version, *self.library_paths, *self.libraries])
 
     def include_flags(self) -> list[str]:
-        """Return the flags for compiling; they come after the solution's own."""
-        # Naming a folder that is searched anyway changes the order: the standard headers break.
+        """Return the compile flags; they come after the solution's own."""
+        # Naming a default folder changes the search order and breaks standard headers.
         paths = [path for path in self.include_paths if path not in _SEARCHED_ANYWAY]
         return [part for path in paths for part in ("-isystem", path)]
 
     def link_flags(self) -> list[str]:
-        """Return the flags for linking with gcc or clang, and for finding it when loaded."""
+        """Return the flags for linking with gcc or clang, including the run-time path."""
         folders = [f"-L{path}" for path in self.library_paths]
         runtime = [f"-Wl,-rpath,{path}" for path in self.library_paths]
         return [*folders, *runtime, *(f"-l{name}" for name in self.libraries)]
@@ -73,7 +73,7 @@ class _Library(NamedTuple):
 
     header: str
     version_header: str
-    macro: str  # what the names of the macros with its version begin with
+    macro: str  # prefix of its version macros
     libraries: tuple[str, ...]
     variables: tuple[str, ...]
     packages: tuple[str, ...]
@@ -110,7 +110,7 @@ _KNOWN = {
     ),
 }
 LIBRARY_VARIABLES = tuple(name for known in _KNOWN.values() for name in known.variables)
-"""The variables that name folders of libraries."""
+"""Environment variables that name the folders of libraries."""
 
 _OTHER_NAMES = {"cublaslt": "cublas", "cute": "cutlass"}
 
@@ -121,19 +121,19 @@ def find_dependencies(names: Iterable[str]) -> tuple[list[Dependency], list[str]
     Parameters
     ----------
     names : iterable of str
-        As the solution has them: ``"cublas"``, ``"cudnn >= 9"``, ``"torch"``.
+        As declared by the solution: ``"cublas"``, ``"cudnn >= 9"``, ``"torch"``.
 
     Returns
     -------
     found : list of Dependency
         One for each native library.
     ignored : list of str
-        The others, such as Python packages: compilers need not know of them.
+        Other dependencies, such as Python packages, which are irrelevant to compilers.
 
     Raises
     ------
     CapabilityError
-        If one is not here, or not in the version that is asked for.
+        If a library is missing, or has the wrong version.
     """
     found: dict[str, Dependency] = {}
     ignored = []
@@ -180,15 +180,15 @@ def _find(name: str, library: _Library) -> Dependency:
 
 
 def _places(library: _Library) -> Iterator[tuple[str, Optional[Path]]]:
-    """Yield where to look, and what that is called; no path for a place that is not there."""
+    """Yield the description and path of each location to search; None for missing ones."""
     given = environment.library_roots(*library.variables)
     yield from ((f"${name} ({root})", root) for name, root in given)
     if not given:
         yield f"${library.variables[0]} (not set)", None
-    if library.libraries:  # CUTLASS is no part of CUDA
+    if library.libraries:  # CUTLASS is not part of CUDA
         try:
             homes = [cuda_home()]
-        except CapabilityError:  # without its compiler a toolkit may still have the library
+        except CapabilityError:  # a toolkit without compiler may still have the library
             homes = [root for _, root in environment.library_roots(*CUDA_VARIABLES)]
         homes += [target for home in homes for target in sorted(home.glob("targets/*-linux"))]
         yield from (("the CUDA toolkit", root) for root in [None, *homes])
@@ -213,14 +213,14 @@ def _look_in(name: str, library: _Library, root: Path) -> Optional[Dependency]:
         text = (include / library.version_header).read_text(encoding="utf-8", errors="replace")
     pattern = rf"^\s*#\s*define\s+{library.macro}(?:MAJOR|MINOR|PATCH(?:LEVEL)?)\s+(\d+)"
     version = ".".join(re.findall(pattern, text, re.MULTILINE))
-    more = root / "tools" / "util" / "include"  # of CUTLASS
+    more = root / "tools" / "util" / "include"  # used by CUTLASS
     includes = (str(include), *([str(more)] if more.is_dir() else []))
     if not library.libraries:
         return Dependency(name, version, includes)
     for folder in (root / part for part in _LIBRARY_FOLDERS):
         linkable = []
         for wanted in library.libraries:
-            # Wheels have no link without a version.
+            # Wheels have no unversioned link.
             files = sorted(folder.glob(f"lib{wanted}.so.*"), key=lambda path: len(path.name))
             if (folder / f"lib{wanted}.so").exists():
                 linkable.append(wanted)

@@ -1,7 +1,7 @@
-"""What a compiled result depends on besides its sources, in words that a person can read.
+"""What a compiled result depends on besides its sources, in readable form.
 
-Two machines that share a cache load one another's results only if all of this is the same for both.
-None of it tells where a tool is, so that it does not matter where each machine keeps its own.
+Machines that share a cache load each other's results only if all of this is identical. Paths of
+tools are not included, so each machine may keep its tools in a different place.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def host_fingerprint(
     cxx : Tool
         The compiler.
     flags : sequence of str
-        The builder's flags and the solution's. Where one says ``native``, the CPU counts as well.
+        Flags of the builder and the solution. If one contains ``native``, the CPU is included.
     python : bool
         Whether the result is linked against Python.
 
     Returns
     -------
     dict
-        For a `BuildPlan`'s key.
+        Entries for the key of a `BuildPlan`.
     """
     found = {
         "compiler": " ".join([*cxx.arguments, cxx.version]),
@@ -57,16 +57,16 @@ def host_fingerprint(
 def cuda_fingerprint(
     nvcc: Tool, architectures: Sequence[str], flags: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return what code for GPUs depends on besides what `host_fingerprint` says.
+    """Return what code for GPUs depends on, in addition to `host_fingerprint`.
 
     Parameters
     ----------
     nvcc : Tool
         CUDA's compiler.
     architectures : sequence of str
-        What it compiles for.
+        The architectures to compile for.
     flags : sequence of str
-        The solution's flags for it. Where one says ``native``, the visible GPUs count as well.
+        The solution's nvcc flags. If one contains ``native``, the visible GPUs are included.
     """
     found = {"nvcc": nvcc.version, "cuda_architectures": " ".join(architectures)}
     if _says_native(flags):
@@ -79,5 +79,5 @@ def _says_native(flags: Sequence[str]) -> bool:
 
 
 def python_abi() -> str:
-    """Return what an extension module of Python depends on: ``3.11 .cpython-311-x86_64-….so``."""
+    """Return the ABI of Python extension modules: ``3.11 .cpython-311-x86_64-….so``."""
     return f"{sys.version_info.major}.{sys.version_info.minor} {EXTENSION_SUFFIXES[0]}"

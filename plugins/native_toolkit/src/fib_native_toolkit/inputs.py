@@ -1,10 +1,9 @@
-"""What a build has read outside of its own folder: headers, and files that flags name.
+"""Files outside its own folder that a build has read: headers, and files named by flags.
 
-Where these are is no part of a build's key, and what is in them may change under the same path. So
-each is recorded with its digest, and looked at whenever the build is used; see `describe_headers`.
-
-One change cannot be seen: a new header in a folder that is searched before the one from which a
-header of that name was taken. The old one is still as it was.
+The paths of these files are not part of a build's key, and their contents may change. Each is
+therefore recorded with its digest, and checked whenever the build is used; see `describe_headers`.
+One change is not detected: a new header in a folder that is searched before the folder of the
+recorded header, which itself is unchanged.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ Header = tuple[int, int, str]
 """Size, time of the last change in nanoseconds, SHA-256."""
 
 _SHARED = re.compile(r"\.so(\.[\d.]+)?$")
-# ``-Wl,-T,/x``, ``-fprofile-use=/x``, ``-I/x``: where in a flag a path may begin.
+# Where a path may start in a flag: ``-Wl,-T,/x``, ``-fprofile-use=/x``, ``-I/x``.
 _PATH = re.compile(r"^(?:-[A-Za-z-]+|[^/]*[=:])?(/.*)$")
 _SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 _SEPARATOR = re.compile(r"(?<!\\)\s+")
 
 
 def links_of(solution: Solution) -> dict[str, str]:
-    """Return where those folders lead that are searched for headers and are, or go through, links.
+    """Return the targets of searched header folders that are, or go through, links.
 
-    Of a header found through a link, GCC writes down where the link leads to; so a link that leads
-    elsewhere the next time must be seen by itself.
+    GCC records the target of a header found through a link. If the link changes later, this must be
+    detected separately.
     """
     variables = environment.compiler_variables()
     searched = [*checked_options(solution).include_paths, *map(_path_in, _words(solution))]
@@ -51,16 +50,17 @@ def links_of(solution: Solution) -> dict[str, str]:
 
 
 def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]) -> list[Path]:
-    """Return the files outside of a build's folder that were read to make it.
+    """Return the files outside a build's folder that were read to make it.
 
     Parameters
     ----------
     folder : Path
-        Where compilers have left their depfiles.
+        The folder with the compilers' depfiles.
     solution : Solution
-        What was built. Its flags name objects, static libraries, linker scripts and the like.
+        The solution. Its flags may name objects, static libraries, linker scripts and similar
+        files.
     versioned_roots : iterable of Path
-        Folders whose files are left out, wherever links to them are.
+        Folders whose files are omitted, wherever links to them are.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]
         Sorted.
     """
     candidates = {*read_dependencies(folder), *_named_files(_words(solution))}
-    real = cache(os.path.realpath)  # thousands of files are in few folders
+    real = cache(os.path.realpath)  # thousands of files share few folders
     known = tuple(f"{real(root)}{os.sep}" for root in (folder, *versioned_roots))
     return sorted(
         path
@@ -79,32 +79,32 @@ def files_read(folder: Path, solution: Solution, versioned_roots: Iterable[Path]
 
 
 def read_dependencies(folder: Path) -> set[Path]:
-    """Return the files that were read to compile what is in `folder`.
+    """Return the files that were read to compile the contents of `folder`.
 
     Parameters
     ----------
     folder : Path
-        Where compilers have run, with depfiles (``-MD``).
+        A folder in which compilers have run with depfiles (``-MD``).
 
     Returns
     -------
     set of Path
-        Absolute, without ``..`` unless links make that another file; nothing where nobody has kept
-        a record.
+        Absolute, without ``..`` unless links give it a different meaning; empty if there are no
+        depfiles.
     """
     found: set[str] = set()
     for depfile in folder.rglob("*.d"):
         if depfile.is_file():
             text = depfile.read_text(encoding="utf-8", errors="replace")
             for rule in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
-                # As make reads it: targets, a colon, and what they depend on.
+                # Make syntax: targets, a colon, and prerequisites.
                 words = _SEPARATOR.split(f"{rule} ".partition(": ")[2].strip())
                 found.update(filter(None, words))
     paths = set()
     for name in found:
         name = name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$")
-        path = os.path.join(folder, name)  # noqa: PTH118 - there may be many
-        # What comes before two dots may be a link.
+        path = os.path.join(folder, name)  # noqa: PTH118 - performance: many files
+        # The component before ".." may be a link.
         paths.add(Path(os.path.realpath(path) if ".." in name else os.path.normpath(path)))
     return paths
 
@@ -124,7 +124,7 @@ def _path_in(word: str) -> str:
 def _named_files(words: Iterable[str]) -> Iterator[Path]:
     """Yield the files that flags name by absolute paths, and the static libraries of ``-l``.
 
-    Libraries that are loaded at run time are no part of the result.
+    Libraries that are loaded at run time are not part of the result.
     """
     folders: list[str] = []
     libraries: list[str] = []
@@ -148,20 +148,21 @@ def _named_files(words: Iterable[str]) -> Iterator[Path]:
 
 
 def describe_headers(paths: Iterable[Path], *, since_ns: int, until_ns: int) -> dict[str, Header]:
-    """Return size, time and digest of headers, and of other files that a build reads.
+    """Return size, time and digest of headers and other files that a build reads.
 
     Parameters
     ----------
     paths : iterable of Path
         The files.
     since_ns, until_ns : int
-        When they were compiled. Of one that was changed within that time nobody knows what was
-        compiled; it is described as different from whatever it is, so that it is compiled again.
+        Time span of the compilation. If a file was changed within it, the compiled version is
+        unknown; such a file is described so that it always counts as changed, and is compiled
+        again.
     """
     described: dict[str, Header] = {}
     for path in paths:
         described[str(path)] = (0, 0, "")
-        with suppress(OSError):  # gone already
+        with suppress(OSError):  # already removed
             status = path.stat()
             if not since_ns <= status.st_mtime_ns <= until_ns:
                 described[str(path)] = (status.st_size, status.st_mtime_ns, sha256_of(path))
@@ -169,10 +170,10 @@ def describe_headers(paths: Iterable[Path], *, since_ns: int, until_ns: int) -> 
 
 
 def headers_sound(headers: Mapping[str, Header]) -> bool:
-    """Return whether files outside of a build's folder are as `describe_headers` found them."""
+    """Return whether files outside a build's folder match the result of `describe_headers`."""
     try:
         for path, (size, changed, digest) in headers.items():
-            status = os.stat(path)  # noqa: PTH116 - there may be many
+            status = os.stat(path)  # noqa: PTH116 - performance: many files
             same = status.st_mtime_ns == changed or sha256_of(Path(path)) == digest
             if status.st_size != size or not same:
                 return False

@@ -1,4 +1,4 @@
-"""What this distribution adds to core's `flashinfer_bench.compile.toolkit`."""
+"""Names that this distribution adds to core's `flashinfer_bench.compile.toolkit`."""
 
 from fib_native_toolkit.compiled import Artefact as Artefact
 from fib_native_toolkit.compiled import BuildPlan as BuildPlan

@@ -1,4 +1,4 @@
-"""What a solution's own options and sources tell about how to compile it."""
+"""Read and validate a solution's compile options, and guess its binding from the sources."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FLAGS = ("cflags", "cuda_cflags", "ldflags")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PATHS = "Relative include paths are relative to the solution's folder."
 _QUOTES = "Flags are split as in a shell; quote what belongs together."
-# By these, alone or in what is passed on (``-Wl,``, ``-Xcompiler=``), a compiler, an assembler or a
-# linker runs or loads what they name, or reads further options there.
+# Options, also inside ``-Wl,`` or ``-Xcompiler=``, that make a compiler, assembler or linker run or
+# load a file, or read further options from it.
 _OTHER_CODE = re.compile(
     r"(?:^|[=,\s])(@|-B|-wrapper|--?run(?:-args)?(?=[=,\s]|$)|--?specs|--prefix|-f(?:pass-)?plugin"
     r"|-iplugindir|--?plugin|-add-plugin|--?load(?:-pass-plugin)?(?=[=,\s]|$)|-fmodule-mapper"
@@ -31,7 +31,7 @@ _TOOLS = (
     "The machine sets tools (CC, CXX, CUDA_HOME, NVCC_CCBIN); -fuse-ld=lld names a linker. Flags "
     "themselves go into compile_options; -Bsymbolic goes to the linker: -Wl,-Bsymbolic."
 )
-_SHELL = re.compile(r"[$`;|&<>(){}*?\[\]~'\"\\!#]")  # nvcc runs its parts by /bin/sh
+_SHELL = re.compile(r"[$`;|&<>(){}*?\[\]~'\"\\!#]")  # nvcc runs its tools through /bin/sh
 _NO_SHELL = (
     "The only signs allowed for nvcc are . , : = + - _ / @ % ^ and blanks; define it in a source."
 )
@@ -43,27 +43,27 @@ _TVM_FFI = re.compile(r"\bTVM_FFI_DLL_EXPORT")
 
 
 def checked_options(solution: Solution, folder: Optional[Path] = None) -> CompileOptions:
-    """Return a solution's compile options, after a look at whether they can be used.
+    """Return a solution's compile options after validating them.
 
     Parameters
     ----------
     solution : Solution
-        May have none; then those that are returned are empty.
+        May have no options; then the result is empty.
     folder : Path, optional
-        The build's folder. If it is given, relative include paths are joined to ``sources`` in it.
+        The build's folder. If given, relative include paths are joined to ``sources`` in it.
 
     Returns
     -------
     CompileOptions
-        What to give to the compilers. Flags are split as a shell does it, since people write
-        ``-gencode arch=…`` as one: each is then exactly one argument.
+        The arguments for the compilers. Flags are split like in a shell, because users write
+        ``-gencode arch=…`` as one flag; each resulting item is exactly one argument.
 
     Raises
     ------
     BuildError
-        If an include path leaves the solution's folder; if a flag has a control character or a
-        quote that is never closed, or has a tool run, load or read options from something else; or
-        if a shell would act on what nvcc is given.
+        If an include path leaves the solution's folder; if a flag has a control character or an
+        unclosed quote, or makes a tool run, load or read options from another file; or if a shell
+        would interpret an argument of nvcc.
     """
     options = solution.spec.compile_options or CompileOptions()
     changed: dict[str, list[str]] = {field: [] for field in _FLAGS}
@@ -92,14 +92,14 @@ def checked_options(solution: Solution, folder: Optional[Path] = None) -> Compil
 
 
 def _words_in(solution: Solution, field: str, flags: str) -> list[str]:
-    """Return what a shell would split `flags` into, unless that reaches for other programs."""
+    """Split `flags` like a shell; raise if a flag reaches for other programs."""
     try:
         words = shlex.split(flags)
     except ValueError as error:
         reason = f"has {str(error).lower()}"
         raise _refused(solution, field, flags, reason, _QUOTES) from None
     for word in words:
-        # What a linker takes for "static" or "symbolic" is a folder of programs to a compiler.
+        # A linker reads this as "static" or "symbolic", a compiler as a folder of programs.
         linked = word.startswith("-Wl,") and not field.endswith("cuda_cflags")
         if found := _OTHER_CODE.search(word.replace(",-B", "") if linked else word):
             reason = f"has {found[1]!r}, which runs, loads or reads options from what it names"
@@ -123,13 +123,13 @@ def guess_binding(solution: Solution) -> str:
     Parameters
     ----------
     solution : Solution
-        One in C++ or CUDA.
+        A solution in C++ or CUDA.
 
     Returns
     -------
     str
-        The binding that it declares. Without one the format means ``tvm-ffi``; yet solutions that
-        are older than that rule use torch's, so a look at the sources decides.
+        The declared binding. Without one the format specifies ``tvm-ffi``, but solutions older than
+        that rule use torch's binding, so the sources decide.
     """
     if solution.spec.binding:
         return str(solution.spec.binding)

@@ -1,4 +1,4 @@
-"""From a solution's files to a library: the commands, and running them."""
+"""Create and run the commands that compile a solution's files to a library."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Solution
 
 OBJECTS = "objects"
-"""Name of the folder, in a build's folder, for all that is made."""
+"""Name of the output folder inside a build's folder."""
 
 _FROM_SOURCES = f"../{OBJECTS}"
 _SETS_STANDARD = re.compile(r"--?std(=|$)")
 _SETS_CXX_STANDARD = re.compile(r"-std=(c|gnu)\+\+")
-# Given for compiling, these ask for a library as well.
+# When passed to the compile step, these also name a library to link.
 _ALSO_FOR_LINKING = ("-fopenmp", "-pthread", "-flto", "-fsanitize")
 _HINTS = (
     (
@@ -49,30 +49,29 @@ _HINTS = (
     ),
     (
         r"(fatal|catastrophic) error: .*(No such file|cannot open)",
-        "Headers are searched beside the file that includes them, in the solution's folder, and "
+        "Headers are searched in the folder of the including file, in the solution's folder, and "
         "in compile_options.include_paths.",
     ),
 )
 
 
 class Recipe(NamedTuple):
-    """The commands that make a library of a solution's sources.
+    """The commands that make a library from a solution's sources.
 
-    They run in the folder of the sources, so that compilers speak of files by the paths that the
-    solution gives them.
+    They run in the source folder, so that compilers report files by the paths in the solution.
 
     Attributes
     ----------
     files : tuple of (str, str)
         Path and kind of each file to compile, see `compiled_files`.
     compilers : mapping of str to list of str
-        For each kind, what its command line begins with.
+        For each kind, the start of its command line.
     link, libraries : list of str
-        What stands before and behind the objects when linking.
+        Arguments before and after the objects in the link command.
     device_link : list of str
-        What the command that links code for the GPU begins with; empty if there is nothing to link.
+        Start of the command that links device code; empty if none is needed.
     headers : tuple of Path
-        Folders with headers whose versions are in the build's key.
+        Header folders whose versions are in the build's key.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -84,19 +83,19 @@ class Recipe(NamedTuple):
 
 
 def compiled_files(solution: Solution, kinds: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the files to compile with their kinds, by path, so that their order tells nothing.
+    """Return the files to compile and their kinds, sorted by path.
 
     Parameters
     ----------
     solution : Solution
-        Its other files are there to be included, or read.
+        Its other files can be included or read.
     kinds : mapping of str to str
-        Suffixes of the files that are compiled, and as what: ``{".cu": "cuda"}``.
+        Suffixes of the files that are compiled, and their kinds: ``{".cu": "cuda"}``.
 
     Raises
     ------
     BuildError
-        If the entry file is none of them.
+        If the entry file is not among them.
     """
     suffixes = {source.path: PurePosixPath(source.path).suffix for source in solution.sources}
     kind_of = {path: kinds.get(s) or kinds.get(s.lower()) for path, s in suffixes.items()}
@@ -126,29 +125,29 @@ def make_recipe(
     libraries: Sequence[str] = (),
     python: bool = False,
 ) -> tuple[Recipe, dict[str, str]]:
-    """Work out how to compile a solution here; nothing is run but ``--version``.
+    """Determine how to compile a solution here; runs no command except ``--version``.
 
-    The solution's own flags come after the others, and so count.
+    The solution's own flags come last, so they take precedence.
 
     Parameters
     ----------
     solution : Solution
-        Has the options.
+        The solution with its options.
     files : tuple of (str, str)
-        What to compile, see `compiled_files`: ``c``, ``cpp`` or ``cuda``.
+        The files to compile, see `compiled_files`: ``c``, ``cpp`` or ``cuda``.
     cuda : CudaTools, optional
         The toolkit, if the solution needs it.
     headers, last_headers : sequence of Path
-        Folders of which nobody is to be warned, to be searched before the toolkit's and after
-        them; the caller's key has their versions.
+        Header folders without warnings, searched before and after the toolkit's; their versions
+        must be in the caller's key.
     standard : str
-        Of C++, unless the solution chooses one: ``c++17``.
+        The C++ standard, unless the solution selects one: ``c++17``.
     flags, nvcc_flags : sequence of str
-        For all compilers, and for nvcc.
+        Flags for all compilers, and for nvcc.
     dependencies : sequence of str
         Native libraries, see `find_dependencies`.
     link, libraries : sequence of str
-        For the linker: in front of the solution's flags, and behind them.
+        Linker arguments before and after the solution's flags.
     python : bool
         Whether the result is linked against Python.
 
@@ -157,7 +156,7 @@ def make_recipe(
     recipe : Recipe
         The commands.
     key : dict of str to str
-        What the result depends on besides the solution, `headers` and `libraries`.
+        Everything that the result depends on besides the solution, `headers` and `libraries`.
 
     Raises
     ------
@@ -168,12 +167,12 @@ def make_recipe(
     found = find_dependencies(dependencies)[0]
     kinds = {kind for _, kind in files}
     headers = [*headers, *(cuda.include_paths if cuda else ()), *last_headers]
-    # The solution's own folders; then those whose headers nobody is to be warned of.
+    # The solution's own folders; then system folders, whose headers cause no warnings.
     includes = [f"-I{path}" for path in (".", *options.include_paths)]
     includes += [flag for dependency in found for flag in dependency.include_flags()]
     includes += [part for path in headers for part in ("-isystem", str(path))]
-    # By default GCC lets all libraries of a process share the variables of inline functions and
-    # templates of one name, so that two versions of one kernel would work in the same buffers.
+    # By default GCC makes all libraries of a process share variables of inline functions and
+    # templates with the same name, so that two versions of a kernel would use the same buffers.
     private = ["-fno-gnu-unique"] if "Free Software Foundation" in cxx.version else []
     of_cxx = [*flags, *_defaults(standard, options.cflags), "-fPIC", *private, *options.cflags]
     compilers = {"cpp": [*cxx.command, *of_cxx, *includes]}
@@ -183,7 +182,7 @@ def make_recipe(
     of_cuda: list[str] = []
     if "c" in kinds:
         cc = find_cc()
-        # A standard of C++ among the flags is not for these files.
+        # A C++ standard among the flags does not apply to these files.
         of_c = [flag for flag in options.cflags if not _SETS_CXX_STANDARD.match(flag)]
         compilers["c"] = [*cc.command, *flags, "-O3", "-fPIC", *of_c, *includes]
         key["c_compiler"] = " ".join([*cc.arguments, cc.version])
@@ -198,14 +197,14 @@ def make_recipe(
             device_link = [*cuda.nvcc.command, "-dlink", *chosen, *includes]
         of_cuda = cuda.link_flags
         key |= cuda_fingerprint(cuda.nvcc, cuda.architectures, own)
-        key["cuda_home"] = str(cuda.home)  # the rpath leads there
+        key["cuda_home"] = str(cuda.home)  # the rpath refers to it
     recipe = Recipe(
         files=files,
         compilers={kind: compilers[kind] for kind in sorted(kinds)},
         link=[*cxx.command, "-shared", *link],
         libraries=[
             *(flag for flag in options.cflags if flag.startswith(_ALSO_FOR_LINKING)),
-            *options.ldflags,  # first: its static libraries may need the others
+            *options.ldflags,  # first: static libraries may need the others
             *(flag for dependency in found for flag in dependency.link_flags()),
             *of_cuda,
             *libraries,
@@ -224,20 +223,20 @@ def _defaults(standard: str, own: Sequence[str]) -> list[str]:
 def run_recipe(
     solution: Solution, recipe: Recipe, folder: Path, library: str, *, flags: Sequence[str] = ()
 ) -> str:
-    """Compile, as many files at once as ``MAX_JOBS`` says (by default one for each core), and link.
+    """Compile up to ``MAX_JOBS`` files at once (default: one per core), and link.
 
     Parameters
     ----------
     solution : Solution
-        What is compiled.
+        The solution to compile.
     recipe : Recipe
         The commands.
     folder : Path
-        With the sources in ``sources``; everything that is made is in ``objects``.
+        Has the sources in ``sources``; all output goes to ``objects``.
     library : str
         File name of the library.
     flags : sequence of str
-        For all compilers, besides those of the recipe.
+        Flags for all compilers, in addition to the recipe.
 
     Returns
     -------
@@ -247,7 +246,7 @@ def run_recipe(
     Raises
     ------
     BuildError, CapabilityError, StorageError
-        If a command fails; see `check_output`. The other files are compiled before that is raised.
+        If a command fails; see `check_output`. The other files are compiled before it is raised.
     """
     objects, log = folder / OBJECTS, folder / COMPILER_LOG
     try:
@@ -256,23 +255,23 @@ def run_recipe(
         raise StorageError(f"{objects}: cannot be written: {error}") from error
 
     def run(what: str, *command: str) -> None:
-        # A build that is killed leaves its temporary files here too; they go with the folder.
+        # Temporary files of a killed build are also here, and are removed with the folder.
         result = run_tool(command, cwd=folder / SOURCES, env={"TMPDIR": _FROM_SOURCES}, log=log)
         hints = (hint for pattern, hint in _HINTS if re.search(pattern, result.output))
         check_output(solution.name, what, result, hint=next(hints, None))
 
-    # The end of a process does not wait for its compilers.
+    # Compilers must not delay the end of the process.
     def compile_one(index: int) -> Optional[BaseException]:
         path, kind = recipe.files[index]
-        # Numbered, because two folders may hold files of one name.
+        # Numbered, because different folders may contain files of the same name.
         made = f"{_FROM_SOURCES}/{index}.o"
-        # So that compilers take it neither for an option nor for a list of them.
+        # Prefix that prevents compilers from reading the name as an option or option file.
         source = f"./{path}" if path[0] in "-@" else path
         dependencies = ("-MD", "-MF", f"{made}.d")
         command = (*recipe.compilers[kind], *flags, *dependencies, "-c", source, "-o", made)
         try:
             run("compiling", *command)
-        except BaseException as error:  # noqa: BLE001 - raised where all of them are waited for
+        except BaseException as error:  # noqa: BLE001 - raised after waiting for all
             return error
         return None
 

@@ -1,4 +1,4 @@
-"""Running compilers and linkers, and keeping what they print."""
+"""Run compilers and linkers, and capture their output."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
     from typing import IO
 
 COMPILER_LOG = "compiler.log"
-"""Name of the file, in a build's folder, with everything that its tools printed."""
+"""Name of the file in a build's folder with the complete output of its tools."""
 
 _HEAD_BYTES = 4 << 20
 _TAIL_BYTES = 1 << 20
 _CHUNK = 1 << 16
-_PATIENCE_S = 2.0  # for the last words of a process that has ended
+_PATIENCE_S = 2.0  # for the remaining output of an ended process
 _DISK_FULL = re.compile(
     r"(No space left on device|Disk quota exceeded|File too large)['\").\]]*\s*$"
     r"|^[^:]+: (fatal|internal compiler) error: File size limit exceeded"
 )
-# What GCC, Clang and nvcc say of one of their parts that the system has killed.
+# Messages of GCC, Clang and nvcc when the system has killed one of their processes.
 _KILLED = re.compile(
     r"^[^:\s]+: (fatal error: Killed signal terminated program|error: unable to execute command: "
     r"Killed)|^nvcc error\s*: '[^']+' died due to signal 9",
     re.MULTILINE,
 )
-# A source may make its compiler say anything: what it words itself is no news of the disk.
+# Sources can make their compiler print anything, so quoted source text is not evidence of a full
+# disk.
 _WORDED_BY_THE_SOURCE = re.compile(
     r"#\s*error|#\s*pragma|static.assert|attribute|\bwarning\b|:\d+: Error:"
 )
@@ -47,14 +48,14 @@ _WORDED_BY_THE_SOURCE = re.compile(
 
 @dataclass(frozen=True)
 class ToolOutput:
-    """How a tool ended.
+    """The result of running a tool.
 
     Parameters
     ----------
     returncode : int
-        Its exit status; below zero, the number of the signal that killed it.
+        Its exit status; if negative, the number of the signal that killed it.
     output : str
-        What it printed, errors and all, in the order in which it came.
+        Standard output and error, in the order of arrival.
     """
 
     returncode: int
@@ -69,34 +70,35 @@ def run_tool(
     log: Optional[Path] = None,
     timeout_s: Optional[float] = None,
 ) -> ToolOutput:
-    """Run a compiler, a linker or the like to its end.
+    """Run a compiler, linker or similar tool to completion.
 
-    It gets no input and speaks English. Of an output of more than 5 MiB the middle is left out.
+    The tool gets no input and an English locale. If its output exceeds 5 MiB, the middle is
+    dropped.
 
     Parameters
     ----------
     command : sequence of str or Path
-        Program and arguments; no shell sees them.
+        Program and arguments; no shell is involved.
     cwd : Path
-        Its current folder.
+        Working directory.
     env : mapping, optional
-        Environment variables to set on top of this process's.
+        Environment variables to set in addition to this process's.
     log : Path, optional
-        A file to append the command and its output to: ``folder / COMPILER_LOG``.
+        A file to which the command and its output are appended: ``folder / COMPILER_LOG``.
     timeout_s : float, optional
-        Seconds after which it is killed; default: never.
+        Seconds after which it is killed; default: no limit.
 
     Returns
     -------
     ToolOutput
-        Also where the tool failed: see `check_output`.
+        Also returned if the tool failed: see `check_output`.
 
     Raises
     ------
     CapabilityError
         If it cannot be started, or does not end in time.
     StorageError
-        If the log cannot be written.
+        If the log is not writable.
     """
     arguments = [str(part) for part in command]
     try:
@@ -123,7 +125,7 @@ def run_tool(
         raise CapabilityError(
             f"{shlex.join(arguments[:4])} did not answer within {timeout_s:g} s"
         ) from None
-    # ValueError: a NUL in an argument; SubprocessError: it could not give up what it should.
+    # ValueError: a NUL in an argument; SubprocessError: the guard failed in the child.
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise CapabilityError(f"{arguments[0]} cannot be started: {error}") from error
     if log is not None:
@@ -136,7 +138,7 @@ def run_tool(
 
 
 class _Output(threading.Thread):
-    """What a process prints: read in a thread, so that one that stays behind keeps nobody."""
+    """Output of a process, read in a thread so that leftover children cannot block the caller."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(daemon=True)
@@ -146,7 +148,7 @@ class _Output(threading.Thread):
 
     def run(self) -> None:
         """Read to the end."""
-        with suppress(OSError, ValueError):  # closed: whoever waited has gone
+        with suppress(OSError, ValueError):  # closed by the reader
             while chunk := os.read(self._stream.fileno(), _CHUNK):
                 room = max(0, _HEAD_BYTES - len(self._head))
                 self._head += chunk[:room]
@@ -156,7 +158,7 @@ class _Output(threading.Thread):
                     del self._tail[:-_TAIL_BYTES]
 
     def text(self) -> str:
-        """Return all that was printed; call it after the process has ended."""
+        """Return the complete output; call it after the process has ended."""
         self.join(_PATIENCE_S)
         gap = f"\n[{self._dropped} bytes left out]\n" if self._dropped else ""
         return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
@@ -165,28 +167,28 @@ class _Output(threading.Thread):
 def check_output(
     solution: str, what: str, result: ToolOutput, *, hint: Optional[str] = None
 ) -> None:
-    """Raise what `result` stands for, if the tool failed.
+    """Raise the appropriate error if the tool failed.
 
     Parameters
     ----------
     solution : str
         Name of the solution.
     what : str
-        What was done: ``"nvcc"``, ``"linking"``, …
+        The step: ``"nvcc"``, ``"linking"``, …
     result : ToolOutput
-        How it ended.
+        The result of the tool.
     hint : str, optional
-        What to do next, if it is the solution's fault.
+        What to do next if the solution is at fault.
 
     Raises
     ------
     BuildError
-        If it failed: the first error of the output, with all of the output as its log.
+        If it failed: the first error of the output, with the complete output as its log.
     StorageError
         If it failed because the disk is full.
     CapabilityError
-        If it was killed, as it is where memory runs out, or the CUDA toolkit does not go with the
-        GPU or with the compiler for C++.
+        If it was killed, as when memory runs out, or the CUDA toolkit is incompatible with the GPU
+        or the C++ compiler.
     """
     if result.returncode == 0:
         return
@@ -226,22 +228,22 @@ _WRONG_COMPILER = re.compile(
 
 
 def unsupported_by_toolkit(output: str) -> str:
-    """Return the line in which nvcc says that it does not go with this machine.
+    """Return the line in which nvcc reports that it is incompatible with this machine.
 
     Parameters
     ----------
     output : str
-        What it printed.
+        The output of nvcc.
 
     Returns
     -------
     str
-        That it does not know an architecture of `cuda_architectures`, or does not work with the
-        compiler for C++ that it was given. Empty if it says neither: an architecture that only the
-        solution has named is the solution's business.
+        Says that nvcc does not support an architecture of `cuda_architectures`, or the C++
+        compiler. Empty otherwise: an unsupported architecture named only by the solution is the
+        solution's error.
     """
     try:
-        # As in nvcc's names for them: 90a.
+        # In nvcc's notation: 90a.
         chosen = {name.partition("+")[0].replace(".", "") for name in cuda_architectures()}
     except (CapabilityError, ValueError):
         chosen = set()

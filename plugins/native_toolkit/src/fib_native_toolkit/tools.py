@@ -1,8 +1,8 @@
-"""Finding compilers and the programs that go with them.
+"""Find compilers and related programs.
 
-Each is looked for where its users expect it: in the variable that names it (``CXX``, ``CC``,
-``CUDA_HOME``), on ``PATH``, in the usual places. What is found has answered ``--version``; that is
-asked once for a file as long as the file does not change.
+Each is searched where users expect it: in its environment variable (``CXX``, ``CC``,
+``CUDA_HOME``), on ``PATH``, and in standard locations. A tool counts as found if it answers
+``--version``; the answer is cached until the file changes.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _PLACES = re.compile(r"^(InstalledDir|Configuration file): .*\n?", re.MULTILINE)
 
 _LARGEST_SCRIPT = 1 << 20
 _ANSWER_S = 5.0
-"""What a program may take to say its version."""
+"""Time limit for a program to report its version."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that works.
+    """A working program.
 
     Parameters
     ----------
     name : str
-        What it is: ``"c++"``, ``"cc"``, ``"nvcc"``, ``"ninja"``.
+        Kind of tool: ``"c++"``, ``"cc"``, ``"nvcc"``, ``"ninja"``.
     path : Path
-        The file, as it was found; links are not followed, for some tools go by their name.
+        The file as found; links are not resolved, because some tools depend on their name.
     version : str
-        All that it says about its version; does not depend on where it is. For a compiler that is
-        a script, such as one that adds flags, its digest as well.
+        Its complete version output, independent of its location. For a compiler that is a script,
+        such as one that adds flags, its digest as well.
     arguments : tuple of str
-        What comes before all other arguments: for ``CXX="ccache g++"``, ``g++``.
+        Arguments that precede all others: for ``CXX="ccache g++"``, ``g++``.
     """
 
     name: str
@@ -59,13 +59,13 @@ class Tool:
 
     @property
     def command(self) -> list[str]:
-        """What a command line begins with."""
+        """Start of the command line."""
         return [str(self.path), *self.arguments]
 
     @property
     def number(self) -> str:
-        """The version's number, such as ``12.2.0``; empty if it has none."""
-        # In brackets are the distributor's numbers. nvcc has its own in the fourth line.
+        """The version number, such as ``12.2.0``; empty if there is none."""
+        # Brackets contain the distributor's numbers. nvcc prints its own in the fourth line.
         lines = self.version.splitlines()
         line = next((line for line in lines if "release" in line), lines[0] if lines else "")
         found = _NUMBER.findall(re.sub(r"\(.*?\)", "", line)) or _NUMBER.findall(line)
@@ -81,7 +81,7 @@ def find_cxx() -> Tool:
     Raises
     ------
     CapabilityError
-        If there is none that runs.
+        If no working compiler is found.
     """
     return _find_compiler("c++", "CXX", ("c++", "g++", "clang++"))
 
@@ -92,18 +92,18 @@ def find_cc() -> Tool:
     Raises
     ------
     CapabilityError
-        If there is none that runs.
+        If no working compiler is found.
     """
     return _find_compiler("cc", "CC", ("cc", "gcc", "clang"))
 
 
 def find_nvcc() -> Tool:
-    """Return CUDA's compiler: below ``$CUDA_HOME`` or ``$CUDA_PATH``, on PATH, in /usr/local/cuda.
+    """Return nvcc: from ``$CUDA_HOME`` or ``$CUDA_PATH``, from PATH, or from /usr/local/cuda.
 
     Raises
     ------
     CapabilityError
-        If there is none that runs.
+        If no working nvcc is found.
     """
     roots = environment.library_roots(*CUDA_VARIABLES)
     places = [root / "bin" / "nvcc" for _, root in roots]
@@ -120,12 +120,12 @@ def find_nvcc() -> Tool:
 
 
 def find_ninja() -> Tool:
-    """Return ninja: on PATH, or beside this Python, where pip installs it.
+    """Return ninja: from PATH, or from the folder of this Python, where pip installs it.
 
     Raises
     ------
     CapabilityError
-        If there is none that runs.
+        If no working ninja is found.
     """
     paths = [*_on_path("ninja"), Path(sys.executable).parent / "ninja"]
     searched = "PATH, the folder of this Python"
@@ -135,7 +135,7 @@ def find_ninja() -> Tool:
 def cuda_home() -> Path:
     """Return the root of the CUDA toolkit: the folder with ``bin``, ``include`` and libraries.
 
-    This is the real one even where the nvcc on PATH is a link that leads elsewhere.
+    Links are resolved, even if the nvcc on PATH is a link.
 
     Raises
     ------
@@ -192,13 +192,13 @@ def _first_working(
             return Tool(name, path, version, arguments)
         except OSError:
             continue
-        except CapabilityError as error:  # it may answer another time
+        except CapabilityError as error:  # not cached: it may work later
             failures.append(f"{path} does not run: {error.message}")
     raise CapabilityError(f"{name} not found: {'; '.join(failures) or searched}", hint=hint)
 
 
-# Takes no lock: a program that hangs must keep nobody from another one, and a forked child would
-# inherit a lock that nobody releases.
+# Takes no lock: a program that hangs must not block other threads, and a forked child would inherit
+# a held lock.
 @cache
 def _ask_version(path: Path, arguments: tuple[str, ...], size: int, changed_ns: int) -> str:
     result = run_tool([path, *arguments, "--version"], cwd=Path(os.sep), timeout_s=_ANSWER_S)
@@ -206,7 +206,7 @@ def _ask_version(path: Path, arguments: tuple[str, ...], size: int, changed_ns: 
     if result.returncode != 0 or not text:
         lines = text.splitlines()
         raise CapabilityError(lines[-1] if lines else f"exit status {result.returncode}")
-    # Scripts may add flags, and say the version of what they start.
+    # Scripts may add flags, and report the version of the program that they start.
     for file in (path, *(_on_path(arguments[0]) if arguments else ())):
         content = file.read_bytes() if file.stat().st_size < _LARGEST_SCRIPT else b""
         if content.startswith(b"#!"):

@@ -1,4 +1,4 @@
-"""What is known of language models' operators: how outputs are judged and calls told apart."""
+"""Support for operators of language models: evaluators, key builders and tracing policies."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# Settings that some op types need, below whatever a user sets.
+# Default settings for some op types; settings of the user take precedence.
 SETTINGS: dict[str, dict[str, Any]] = {
-    # Routing to experts is discontinuous: rounding sends a few tokens another way.
+    # Routing to experts is discontinuous: rounding sends a few tokens to other experts.
     "moe": {"required_matched_ratio": 0.95},
-    # Times that a sampling kernel is called on each input set, and the largest total-variation
-    # distance between its frequencies and the distribution asked for.
+    # Number of calls of a sampling kernel per input set, and the largest total-variation distance
+    # between its frequencies and the requested distribution.
     "sampling": {"extra": {"sampling_validation_trials": 100, "sampling_tvd_threshold": 0.2}},
 }
 
 
 @hookimpl
 def fib_register_op_families() -> Iterable[OpFamilySpec]:
-    """Register the op types of which this plugin knows how they are judged and keyed."""
+    """Register the op types for which this plugin provides evaluators and keys."""
     yield OpFamilySpec(
         name="llm",
         op_types=("gemm", "gqa*", "mla*", "moe", "sampling", "dsa_*", "nsa_*"),
@@ -40,9 +40,9 @@ def fib_register_op_families() -> Iterable[OpFamilySpec]:
 
 @hookimpl
 def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
-    """Register keys for the op types whose speed is known to follow from the same things.
+    """Register key builders for the op types whose speed depends on known properties.
 
-    Their priority is that of fallbacks: a plugin's key builder goes before them.
+    They have fallback priority: a plugin's key builder takes precedence.
     """
     attention = "The variable axes of {}attention, and its integer and boolean scalars"
     for name, op_types, summary in (
@@ -61,7 +61,7 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
 
 @hookimpl
 def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
-    """Register the policies by which few of very many calls are recorded."""
+    """Register the policies that record a few of very many calls."""
     for name, factory, summary in (
         (
             "keep_first_by_avg_seq_len",
@@ -77,9 +77,9 @@ def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
 
 @hookimpl
 def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
-    """Register evaluators for definitions that element-wise comparison judges wrongly.
+    """Register evaluators for definitions that element-wise comparison would judge wrongly.
 
-    Their priorities are below the usual one, so that a plugin's evaluator goes before them.
+    Their priorities are below the default, so that a plugin's evaluator takes precedence.
     """
     yield EvaluatorSpec(
         name="lowbit",
@@ -87,7 +87,7 @@ def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
         dtypes=("float8*", "float4*", "int8", "int4*"),
         factory="fib_ops_llm.lowbit:LowBitEvaluator",
         priority=30,
-        summary="Bounds the errors of elements that need not match, too",
+        summary="Also bounds the errors of elements that need not match",
     )
     yield EvaluatorSpec(
         name="sampling",
@@ -96,7 +96,7 @@ def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
         outputs=("samples*",),
         factory="fib_ops_llm.sampling:SamplingEvaluator",
         priority=40,
-        summary="Holds samples of many calls against the distribution asked for",
+        summary="Compares samples of many calls with the requested distribution",
     )
     sparse = ("dsa_*", "nsa_*")
     yield EvaluatorSpec(
@@ -105,7 +105,7 @@ def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
         inputs=("sparse_indices",),
         factory="fib_ops_llm.dsa_sparse_attention:DsaSparseAttentionEvaluator",
         priority=40,
-        summary="Compares every output, and finds tokens that attention leaves out",
+        summary="Compares every output, and detects omitted tokens",
     )
     yield EvaluatorSpec(
         name="dsa_topk_indexer",
@@ -113,5 +113,5 @@ def fib_register_evaluators() -> Iterable[EvaluatorSpec]:
         outputs=("topk_indices",),
         factory="fib_ops_llm.dsa_topk_indexer:DsaTopkIndexerEvaluator",
         priority=40,
-        summary="Checks by their scores that the right tokens are selected, in any order",
+        summary="Checks the scores of the selected tokens, in any order",
     )

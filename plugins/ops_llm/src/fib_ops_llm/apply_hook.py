@@ -1,4 +1,4 @@
-"""A function that is told of each call that apply sees, as the first release had it."""
+"""A hook that is called on each call of apply; interface of the first release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _nothing(_name: str, _arguments: Mapping[str, Any], /) -> None:
-    """Is the hook where none is set."""
+    """Do nothing: the hook if none is set."""
 
 
 _hook: Hook = _nothing
@@ -22,15 +22,15 @@ _end: Optional[Callable[[], None]] = None
 
 
 def set_apply_hook(fn: Optional[Hook]) -> None:
-    """Have a function told of each call that apply sees, before it is made.
+    """Set a function to be called before each call that apply handles.
 
     Parameters
     ----------
     fn : callable, optional
-        Gets the name of the definition and the arguments by name: those of a decorated function by
-        its own names, those of `apply(name, args=...)` by the definition's, or by their number,
-        ``"0"`` for the first, where what is enabled does not know the definition.
-        What it raises is logged and goes no further. None for no hook: that costs nothing.
+        Called with the name of the definition and the arguments by name: the parameter names of a
+        decorated function; for `apply(name, args=...)` the names in the definition, or indices such
+        as ``"0"`` if the enabled runtime does not have the definition. Its exceptions are logged
+        and do not propagate. None removes the hook, which then costs nothing.
     """
     global _hook, _end
     end, _end, _hook = _end, None, _nothing if fn is None else fn
@@ -41,7 +41,7 @@ def set_apply_hook(fn: Optional[Hook]) -> None:
 
 
 def get_apply_hook() -> Hook:
-    """Return the hook, which does nothing if none is set."""
+    """Return the hook; a function that does nothing if none is set."""
     return _hook
 
 

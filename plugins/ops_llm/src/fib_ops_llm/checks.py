@@ -1,4 +1,4 @@
-"""What several evaluators here do to make a `Check`."""
+"""Helper functions of the evaluators: settings, error sizes and `Check` objects."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 def count_of(config: ResolvedEvalConfig, key: str, default: int) -> int:
-    """Return a setting that counts something.
+    """Return a setting that is a count.
 
     Parameters
     ----------
     config : ResolvedEvalConfig
-        Whose ``extra`` may hold it.
+        Its ``extra`` may contain the setting.
     key : str
         Name of the setting.
     default : int
-        What holds if it is not set.
+        Value if it is not set.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def number_of(
     Raises
     ------
     ConfigError
-        If it is something else.
+        If it is not such a number.
     """
     value = config.extra.get(key, default)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -76,20 +76,19 @@ def _refused(key: str, value: object, allowed: str, default: float) -> ConfigErr
     )
 
 
-# How large the errors of an output are, measured by the size of what was expected.
+# Size of the errors of an output, relative to the size of the expected values.
 #
-# An element-wise tolerance says nothing about the elements that need not match, and little about
-# outputs that are small beside ``atol``. The root of the mean square (RMS) of the errors, divided
-# by that of the reference, has no such gap: zeros give 1, an independent result of the same size
-# √2.
+# An element-wise tolerance does not limit elements that need not match, and hardly limits outputs
+# that are small compared with ``atol``. The root mean square (RMS) of the errors divided by that of
+# the reference has no such gap: zeros give 1, an independent result of the same size gives √2.
 
 
-_CHUNK = 1 << 21  # elements measured at once: bounds the memory that float64 copies take
+_CHUNK = 1 << 21  # elements processed at once: bounds the memory of float64 copies
 
 
 @dataclass(frozen=True)
 class ErrorSize:
-    """Errors of one output in units of the RMS of the reference.
+    """Errors of one output relative to the RMS of the reference.
 
     Attributes
     ----------
@@ -106,15 +105,15 @@ class ErrorSize:
 def error_size(
     actual: torch.Tensor, expected: torch.Tensor, *, beyond: Optional[Tolerance] = None
 ) -> ErrorSize:
-    """Return how large the errors of `actual` are.
+    """Return the size of the errors of `actual`.
 
-    Where the reference is NaN or ±inf nothing is measured: such elements have to be the same,
-    which is for `compare` to find. If everything else is expected to be 0, errors are 0 or inf.
+    Elements whose reference is NaN or ±inf are skipped: they must be identical, which `compare`
+    checks. If everything else is expected to be 0, errors are 0 or inf.
 
     Parameters
     ----------
     actual, expected : torch.Tensor
-        Floating-point tensors of one shape, on the CPU.
+        Floating-point tensors of the same shape, on the CPU.
     beyond : Tolerance, optional
         Count only errors of elements that do not match within its `atol` or `rtol`.
     """
@@ -135,14 +134,14 @@ def error_size(
 
 
 def worst_row_rms(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the RMS of the errors of the worst row, in units of the RMS of what is expected there.
+    """Return the RMS of the errors of the worst row, relative to the RMS of its expected values.
 
-    Rows that are expected to be 0 throughout are left out: they have no size.
+    Rows that are expected to be all 0 are skipped, because they have no scale.
 
     Parameters
     ----------
     actual, expected : torch.Tensor
-        As in `error_size`. A row is what shares an index of the first dimension.
+        As in `error_size`. A row is a slice along the first dimension.
     """
     left, right = (unpack_float4(each.detach()) for each in (actual, expected))
     rows = right.shape[0] if right.dim() else 1
@@ -162,7 +161,7 @@ def worst_row_rms(actual: torch.Tensor, expected: torch.Tensor) -> float:
 def _errors(
     left: torch.Tensor, right: torch.Tensor, beyond: Optional[Tolerance]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what was expected and the absolute errors, with 0 where they do not count."""
+    """Return the expected values and the absolute errors, with 0 where errors do not count."""
     import torch
 
     wanted = right.to(torch.float64)
@@ -180,7 +179,7 @@ def _errors(
 def wrong_form(
     definition: Definition, workload: Workload, calls: Sequence[Sequence[Any]]
 ) -> Optional[Check]:
-    """Return the check of outputs that are not of the form that is declared; None if all are."""
+    """Return a failed check if an output does not have its declared form; None otherwise."""
     specs = output_specs(definition, workload.axes)
     for outputs in calls:
         problem = find_problem(outputs, specs)
@@ -192,21 +191,21 @@ def wrong_form(
 def compare_output(
     name: str, actual: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig
 ) -> tuple[Comparison, bool]:
-    """Compare one output within its own tolerance; also return whether it passes."""
+    """Compare one output within its tolerance; also return whether it passes."""
     tolerance = config.tolerance_of(name)
     found = compare(actual, expected, atol=tolerance.atol or 0.0, rtol=tolerance.rtol or 0.0)
     return found, found.passes(tolerance.required_matched_ratio or 1.0)
 
 
 def verdict(correctness: Correctness, problems: Sequence[str]) -> Check:
-    """Return that all is right, or what is not."""
+    """Return a passed check, or a failed one with the problems."""
     if not problems:
         return Check(EvaluationStatus.PASSED, correctness)
     return Check(EvaluationStatus.INCORRECT_NUMERICAL, correctness, "; ".join(problems))
 
 
 def with_size(found: Check, name: str, size: float, problems: Sequence[str]) -> Check:
-    """Add the size of the errors of outputs that passed, and what is wrong nevertheless."""
+    """Add the error size to the check of outputs that passed, and any further problems."""
     assert found.correctness is not None
     extra = {**(found.correctness.extra or {}), name: plain_number(size)}
     correctness = found.correctness.model_copy(update={"extra": extra})

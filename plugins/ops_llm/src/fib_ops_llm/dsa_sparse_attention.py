@@ -1,4 +1,4 @@
-"""The evaluator for attention over a selection of tokens."""
+"""The evaluator for attention over selected tokens."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators.base import Check, Trial
     from flashinfer_bench.data import Definition, Workload
 
-#: RMS of an output's errors in units of the output's RMS.
+#: Limit for the RMS of an output's errors relative to the output's RMS.
 RMS_LIMIT = 0.02
 
 
 class DsaSparseAttentionEvaluator(DefaultEvaluator):
-    """Compare every output, and find tokens that were left out.
+    """Compare every output, and detect tokens that were left out.
 
-    Beside the element-wise comparison of all outputs that are declared:
+    In addition to the element-wise comparison of all declared outputs:
 
-    * Of a log-sum-exp (an output whose name holds ``lse``) only the absolute error counts: it is
-      the logarithm of a sum, so that ``atol`` bounds the relative error of the sum, and ``rtol``
-      would allow for more the more tokens there are. It is -inf exactly where the reference's is,
-      which is where nothing is selected.
-    * Where nothing is selected (-1 in all of ``sparse_indices``), outputs are what the reference
-      has, exactly.
-    * For each token, the RMS of the errors of every other floating-point output is at most
-      ``dsa_relative_rms`` (0.02) times the RMS of what is expected. Averages over many tokens are
-      small beside ``atol``; leaving out a share *s* of them changes the average by about √*s* of
-      its size. Rounding the weights and the result to bfloat16 changes it by 0.002.
+    * For a log-sum-exp (an output whose name contains ``lse``) only the absolute error counts: it
+      is the logarithm of a sum, so ``atol`` bounds the relative error of the sum, whereas ``rtol``
+      would allow more error with more tokens. It must be -inf exactly where the reference is, which
+      is where nothing is selected.
+    * Where nothing is selected (-1 in all of ``sparse_indices``), outputs must equal the reference
+      exactly.
+    * For each token, the RMS of the errors of every other floating-point output must be at most
+      ``dsa_relative_rms`` (0.02) times the RMS of the expected values. Averages over many tokens
+      are small compared with ``atol``; omitting a share *s* of the tokens changes the average by
+      about √*s* of its size. Rounding the weights and the result to bfloat16 changes it by 0.002.
 
-    ``correctness.extra`` also holds ``relative_rms_error``, of the worst token.
+    ``correctness.extra`` also contains ``relative_rms_error``, that of the worst token.
     """
 
     name = "dsa_sparse_attention"
@@ -71,7 +71,7 @@ class DsaSparseAttentionEvaluator(DefaultEvaluator):
             size = worst_row_rms(actual, expected)
             worst = max(worst, size)
             if size > limit:
-                text = f"errors of a token have {size:.3g} of the RMS of what is expected"
+                text = f"the errors of a token have {size:.3g} times the RMS of the expected values"
                 text += f", more than {limit:g}"
                 problems.append(f"output {name!r}: {text}")
         return with_size(found, "relative_rms_error", worst, problems)
@@ -86,7 +86,7 @@ def _is_lse(name: str) -> bool:
 
 
 def _with_absolute_lse(definition: Definition, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
-    """Return `config` without a relative tolerance for a log-sum-exp."""
+    """Return `config` without a relative tolerance for log-sum-exp outputs."""
     changed = {
         name: config.tolerance_of(name).model_copy(update={"rtol": 0.0})
         for name in definition.outputs
@@ -96,7 +96,7 @@ def _with_absolute_lse(definition: Definition, config: ResolvedEvalConfig) -> Re
 
 
 def _empty_rows(definition: Definition, trial: Trial) -> Optional[torch.Tensor]:
-    """Return which rows of the outputs have nothing selected; None if that cannot be told."""
+    """Return the output rows for which nothing is selected; None if unknown."""
     given = dict(zip(definition.inputs, trial.inputs, strict=True))
     selected = given.get("sparse_indices")
     if selected is None or selected.dim() < 2:

@@ -1,4 +1,4 @@
-"""The evaluator for indexers, which select the tokens that sparse attention looks at."""
+"""The evaluator for indexers, which select tokens for sparse attention."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 # The scores by which a sparse-attention indexer selects tokens, computed by the judge.
 #
-# Two forms are known, told apart by the inputs that a definition has:
+# Two forms are supported, distinguished by the inputs of the definition:
 #
-# * FP8 (DeepSeek-V3.2, as deep_gemm lays it out): ``q_index_fp8`` [batch, heads, d], ``weights``
-#   [batch, heads], and ``k_index_cache_fp8`` [pages, page size, 1, d + 4] as bytes: per page first
-#   all values, then one float32 scale for each token. Pages of a sequence come from
-#   ``block_table``; the score of a token is Σ over heads of weight · relu(q · k).
+# * FP8 (DeepSeek-V3.2, in the layout of deep_gemm): ``q_index_fp8`` [batch, heads, d], ``weights``
+#   [batch, heads], and ``k_index_cache_fp8`` [pages, page size, 1, d + 4] as bytes: in each page
+#   first all values, then one float32 scale per token. ``block_table`` lists the pages of a
+#   sequence; the score of a token is Σ over heads of weight · relu(q · k).
 # * Plain: ``q_index`` [batch, heads, d], ``k_index_cache`` [pages, page size, d], and
 #   ``page_table`` with the token numbers of each sequence; the score is the mean over heads of q ·
 #   k.
 #
-# ``seq_lens`` says how many tokens of a sequence there are. A token's number is page · page size +
-# place in the page.
+# ``seq_lens`` is the number of tokens of each sequence. A token's number is page · page size +
+# position in the page.
 
 
 _SCALE_BYTES = 4
@@ -44,12 +44,12 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True)
 class Candidates:
-    """The tokens that one row selects from.
+    """The tokens from which one row selects.
 
     Attributes
     ----------
     tokens : torch.Tensor
-        Their numbers, int64; one that a table names twice is here twice.
+        Token numbers, int64; a token that a table lists twice is included twice.
     scores : torch.Tensor
         Their scores, float32.
     """
@@ -59,7 +59,7 @@ class Candidates:
 
 
 def candidates_of(given: Mapping[str, Any]) -> Optional[Iterator[Candidates]]:
-    """Return the candidates of each row, or None if the inputs are of no form that is known.
+    """Return the candidates of each row, or None if the inputs have no supported form.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _plain_rows(given: Mapping[str, Any]) -> Iterator[Candidates]:
     rows = zip(given["q_index"].float(), _lengths(given), given["page_table"], strict=True)
     for query, length, table in rows:
         tokens = table[:length].long()
-        # The mean over heads of a product is the product with the mean over heads.
+        # The mean over heads of the products equals the product with the mean over heads.
         yield Candidates(tokens, keys[tokens].float() @ query.mean(dim=0))
 
 
@@ -114,28 +114,28 @@ def _lengths(given: Mapping[str, Any]) -> list[int]:
     return [int(length) for length in given["seq_lens"].tolist()]
 
 
-#: What stands where there is nothing to select.
+#: Value of unused places of a selection.
 PADDING = -1
 
 
 @dataclass(frozen=True)
 class RowCheck:
-    """What is wrong with the selection of one row.
+    """Result of checking the selection of one row.
 
     Attributes
     ----------
     right : int
-        How many of the places that are to be filled hold a token that belongs there.
+        Number of places that contain a correct token.
     wanted : int
-        How many places are to be filled.
+        Number of places to be filled.
     shortfall : float
-        By how much the worst token's score lies under the smallest that belongs there, in units
-        of the RMS of all scores.
+        Difference between the smallest correct score and the score of the worst token, in units of
+        the RMS of all scores.
     problem : str
-        What the first mistake is; empty if there is none.
+        Description of the first mistake; empty if there is none.
     fatal : bool
-        Whether it is one that no share of wrong tokens allows for: a number that is no token of
-        the row, a repeated one, or another number of places filled.
+        Whether the mistake fails the row regardless of the required share of correct tokens: a
+        number that is not a token of the row, a repeated token, or a wrong number of filled places.
     """
 
     right: int
@@ -146,17 +146,18 @@ class RowCheck:
 
 
 def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowCheck:
-    """Check a selection by the scores of what could be selected.
+    """Check a selection by the scores of all candidates.
 
     Parameters
     ----------
     selected : numpy.ndarray
-        Token numbers in any order; `PADDING` anywhere.
+        Token numbers in any order; `PADDING` at any place.
     candidates : Candidates
         All tokens of the row.
     slack : float
-        How far under the smallest score that belongs into the selection a score may lie, in units
-        of the RMS of all scores; and how far above it a score must lie to be indispensable.
+        Amount by which a selected token's score may be below the smallest correct score, in units
+        of the RMS of all scores; and by which an unselected token's score must exceed it to count
+        as missing.
     """
     import numpy as np
 
@@ -174,7 +175,7 @@ def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowChec
     strange = (known[places] != kinds) | (counts > copies[places])
     if strange.any():
         bad = strange.argmax()
-        why = "is no token of the row" if known[places[bad]] != kinds[bad] else "is there twice"
+        why = "is not a token of the row" if known[places[bad]] != kinds[bad] else "is repeated"
         return RowCheck(0, wanted, 0.0, f"{int(kinds[bad])} {why}", fatal=True)
     chosen = np.zeros(len(known), dtype=np.int64)
     chosen[places] = counts
@@ -184,10 +185,10 @@ def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowChec
 def _by_score(
     tokens: Vector, scores: Vector, copies: Vector, chosen: Vector, wanted: int, slack: float
 ) -> RowCheck:
-    """Compare with the score that the last token of a right selection has."""
+    """Compare the scores with the smallest score of a correct selection."""
     import numpy as np
 
-    scores = np.where(np.isnan(scores), np.inf, scores)  # NaN goes first, as in torch.topk
+    scores = np.where(np.isnan(scores), np.inf, scores)  # NaN sorts first, as in torch.topk
     every = np.repeat(scores, copies)
     smallest = np.partition(every, len(every) - wanted)[len(every) - wanted]
     finite = every[np.isfinite(every)]
@@ -207,14 +208,14 @@ def _by_score(
 
 
 def check_row_against(selected: Vector, expected: Vector, tokens: int) -> RowCheck:
-    """Check a selection by what the reference selected, where scores are not known.
+    """Check a selection against the reference's selection, if scores are unknown.
 
     Parameters
     ----------
     selected, expected : numpy.ndarray
         Token numbers, in any order.
     tokens : int
-        Numbers are in [0, tokens).
+        Valid token numbers are in [0, tokens).
     """
     import numpy as np
 
@@ -228,39 +229,41 @@ def check_row_against(selected: Vector, expected: Vector, tokens: int) -> RowChe
         text = f"{int(filled[strange.argmax()])} is not in [0, {tokens})"
         return RowCheck(0, len(right), 0.0, text, fatal=True)
     if len(np.unique(filled)) < len(filled) and len(np.unique(right)) == len(right):
-        return RowCheck(0, len(right), 0.0, "a token is there twice", fatal=True)
+        return RowCheck(0, len(right), 0.0, "a token is repeated", fatal=True)
     shared = int(np.isin(filled, right).sum())
-    text = "" if shared == len(right) else f"{len(right) - shared} tokens are not the reference's"
+    text = "" if shared == len(right) else f"{len(right) - shared} tokens differ from the reference"
     return RowCheck(shared, len(right), 0.0, text)
 
 
-#: How far a score may be from the last one to be selected, in units of the RMS of a row's scores.
+#: Tolerance of scores around the smallest correct one, in units of the RMS of a row's scores.
 SCORE_SLACK = 5e-3
-#: Share of the reference's selection that is to be selected where scores are not known.
+#: Required share of the reference's selection if scores are unknown.
 OVERLAP = 0.99
 
 
 class DsaTopkIndexerEvaluator(Evaluator):
-    """Check that each row holds the tokens of the largest scores, in any order.
+    """Check that each row selects the tokens with the largest scores, in any order.
 
-    The judge computes the scores (see `candidates_of`). With *s* the smallest score that belongs
-    into the selection of a row, and a slack of ``dsa_score_slack`` (0.005) times the RMS of the
-    row's scores, for ties and for rounding (tensor cores add products of FP8 with 14 bits):
+    The judge computes the scores (see `candidates_of`). Let *s* be the smallest score of a correct
+    selection of a row. The slack is ``dsa_score_slack`` (0.005) times the RMS of the row's scores;
+    it covers ties and rounding (tensor cores add FP8 products with 14 bits). Then:
 
-    * a token that is selected has at least *s* minus the slack;
-    * no token of more than *s* plus the slack is left out;
-    * as many tokens are selected as there are, at most as many as there is room for; the other
-      places hold -1, wherever they are;
-    * a token is there as often as the row's table names it: once, unless a page is there twice.
+    * every selected token must have a score of at least *s* minus the slack;
+    * no token with a score above *s* plus the slack may be left out;
+    * the number of selected tokens must equal the number of tokens, or of places if there are
+      fewer; all other places must contain -1, in any position;
+    * a token must not occur more often than in the row's table: once, unless a page is listed
+      twice.
 
-    The first two allow for wrong tokens if a ``required_matched_ratio`` is set, the others do not.
-    Scores that are an output are compared with those of the tokens that the solution selected.
+    The first two rules allow for wrong tokens if a ``required_matched_ratio`` is set, the others do
+    not. If scores are an output, they are compared with those of the tokens that the solution
+    selected.
 
-    Where inputs are of no form that is known, or the reference's own selection is not right by
-    those scores, the selection is compared with the reference's: per row at least
-    ``dsa_reference_overlap`` (0.99) of it must be there, which allows for ties.
-    ``correctness.extra`` says which it was, as ``judged_by``; the errors are how far the worst
-    score lies under *s*, in units of the RMS.
+    If the inputs have no supported form, or the reference's own selection is not correct by these
+    scores, the selection is compared with the reference's: each row must contain at least
+    ``dsa_reference_overlap`` (0.99) of it, which allows for ties.
+    ``correctness.extra`` records the method used as ``judged_by``; the errors are the distance of
+    the worst score below *s*, in units of the RMS.
     """
 
     name = "dsa_topk_indexer"
@@ -305,7 +308,7 @@ class _Judged:
 
     @property
     def place(self) -> int:
-        """Which output holds the selection: the first of integers."""
+        """Index of the output with the selection: the first integer output."""
         kinds = [spec.dtype.is_integer for spec in self.definition.outputs.values()]
         return kinds.index(True) if True in kinds else 0
 
@@ -318,7 +321,7 @@ class _Judged:
         return dict(zip(self.definition.inputs, self.trial.inputs, strict=True))
 
     def rows(self) -> Iterator[tuple[Any, Any]]:
-        """Yield what each row selects, and what the reference selects there."""
+        """Yield the selections of the solution and the reference for each row."""
         both = (self.outputs[self.place], self.trial.expected[self.place])
         arrays = [each.detach().reshape(-1, max(each.shape[-1], 1)).numpy() for each in both]
         return zip(*arrays, strict=True)
@@ -326,16 +329,16 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the rows show."""
+    """Results for all rows."""
 
     judged_by: str
     checks: tuple[RowCheck, ...]
-    enough: float  # share of each row that must be right unless the configuration says otherwise
-    scores: Optional[torch.Tensor] = None  # of what the solution selected
+    enough: float  # default share of each row that must be correct
+    scores: Optional[torch.Tensor] = None  # scores of the selected tokens
 
 
 def _by_scores(judged: _Judged, slack: float) -> Optional[_Found]:
-    """Judge by scores; return None if they are not what the definition's reference goes by."""
+    """Judge by scores; return None if the reference's selection does not agree with them."""
     import torch
 
     candidates = candidates_of(judged.given)
@@ -351,7 +354,7 @@ def _by_scores(judged: _Judged, slack: float) -> Optional[_Found]:
 
 
 def _scores_of(selected: Any, row: Candidates) -> torch.Tensor:
-    """Return the score of each selected token, and -inf for all that is none."""
+    """Return the score of each selected token, and -inf for invalid ones."""
     import torch
 
     wanted = torch.from_numpy(selected).long()
@@ -371,7 +374,7 @@ def _by_reference(judged: _Judged, overlap: float) -> _Found:
 
 
 def _others(judged: _Judged, found: _Found) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yield the outputs that are no selection: scores, in whatever order tokens are."""
+    """Yield the outputs other than the selection: scores, in the order of the tokens."""
     for place, name in enumerate(judged.definition.outputs):
         if place == judged.place:
             continue

@@ -1,9 +1,9 @@
-"""Core's own key builders: registered by records, as those of any plugin (`plugins.builtin`).
+"""Built-in key builders, registered by records like those of any plugin (`plugins.builtin`).
 
-All keys hold all variable axes as they are. A solution has been judged at the sizes of its traces.
-That it is right at others, where an offset may no longer fit into 32 bits or a tile no longer
-divide an axis, nobody has shown. So sizes are lumped together only by those who ask for it: by the
-miss policy ``nearest``, or by a plugin's key builder.
+All keys contain all variable axes unchanged. A solution has been judged only at the sizes of its
+traces. It may be wrong at other sizes, where an offset may no longer fit into 32 bits or a tile may
+no longer divide an axis. Sizes are therefore grouped only on request: by the miss policy
+``nearest``, or by a plugin's key builder.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 
 class GEMMKeyBuilder(AxesOnlyKeyBuilder):
-    """Keys of matrix products: sizes alone decide which kernel is fastest."""
+    """Keys of matrix products: only the sizes decide which kernel is fastest."""
 
 
 class AttentionKeyBuilder(AxesOnlyKeyBuilder):
-    """Keys of attention: the variable axes, and each scalar that is an integer or a boolean.
+    """Keys of attention: the variable axes, and each integer or boolean scalar.
 
     Such a scalar (``causal``, ``window_left``) selects what a kernel does, and its value is on the
-    host. Scalars that are floats (``sm_scale``) change results but no speed: they are no part of
-    keys. Neither are values of tensors, such as the lengths in ``kv_indptr``: reading them waits
+    host. Float scalars (``sm_scale``) change the results but not the speed, so they are not part of
+    keys. Nor are values of tensors, such as the lengths in ``kv_indptr``: reading them would wait
     for the device. The average length of a sequence follows from the axes (``num_kv_indices`` over
-    ``batch_size``), so the key has it already.
+    ``batch_size``), so the key already determines it.
 
     Parameters
     ----------
     definition : Definition
-        Of the calls. Without such scalars, as most are, keys are those of `AxesOnlyKeyBuilder`.
+        The definition of the calls. Most have no such scalars; their keys equal those of
+        `AxesOnlyKeyBuilder`.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class AttentionKeyBuilder(AxesOnlyKeyBuilder):
 
     @property
     def axes_only(self) -> bool:
-        """Whether a call's key is its axes: if no scalar counts, and no subclass changes that."""
+        """Whether a key is only its axes: no such scalars, and no overriding subclass."""
         return not self.flags and self._makes_keys_as(AttentionKeyBuilder)
 
     def build_from_workload(self, workload: Workload, root: Optional[Path] = None) -> ApplyKey:
@@ -64,19 +65,19 @@ class AttentionKeyBuilder(AxesOnlyKeyBuilder):
         Raises
         ------
         DataError
-            If an axis is missing, or a scalar that counts is not given as a value.
+            If an axis is missing, or a scalar of the key has no value.
         """
-        # A scalar that is drawn or read from a file has no value.
+        # A random scalar, or one read from a file, has no value in the workload.
         values = [getattr(workload.inputs.get(name), "value", None) for name, _, _ in self.flags]
         return ApplyKey(self.axes_in(workload), self._feats(values))
 
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
-        """Return the scalars that count, by name.
+        """Return the scalars in the key, by name.
 
         Raises
         ------
         DataError
-            If one is missing, or is no number on the host.
+            If one is missing, or is not a number on the host.
         """
         return self._feats(
             [args[index] if index < len(args) else None for _, index, _ in self.flags]
@@ -85,7 +86,7 @@ class AttentionKeyBuilder(AxesOnlyKeyBuilder):
     def _feats(self, values: Sequence[Any]) -> tuple[tuple[str, Feature], ...]:
         found = []
         for (name, _, kind), value in zip(self.flags, values, strict=True):
-            # A tensor has a value too, but asking it for that may wait for the device.
+            # A tensor also has a value, but reading it may wait for the device.
             whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
             if not whole or (kind is bool and value not in (0, 1)):
                 plain = value is None or isinstance(value, (bool, int, float, str))

@@ -1,4 +1,4 @@
-"""The evaluator for mixtures of experts, and for inputs of few bits."""
+"""The evaluator for mixtures of experts and for low-precision inputs."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.evaluators.base import Check, Trial
     from flashinfer_bench.data import Definition, Workload
 
-#: Largest error of an element, in units of the output's RMS.
+#: Limit for the error of a single element, in units of the output's RMS.
 ELEMENT_CAP = 10.0
-#: RMS of the unmatched elements' errors, as a share of what zeros in place of all elements that
-#: need not match would give.
+#: Limit for the RMS of the unmatched elements' errors, relative to the RMS that zeros in all
+#: elements that need not match would give.
 ERROR_BUDGET = 0.5
 
 
 class LowBitEvaluator(DefaultEvaluator):
-    """Compare element by element, and bound the errors of the elements that need not match.
+    """Compare element by element, and bound the errors of elements that need not match.
 
-    Rounding to few bits spoils single elements and sends tokens to other experts, so that only a
+    Rounding to few bits spoils individual elements and sends tokens to other experts, so only a
     share *r* of each output has to match: ``required_matched_ratio``, by default all of it. That
-    alone would let anything stand in the rest. So of every floating-point output, in units of the
-    RMS of what is expected, and looking only at the elements that do not match:
+    alone would allow arbitrary values in the rest. Therefore the unmatched elements of each
+    floating-point output must satisfy, in units of the RMS of the expected values:
 
-    * none may be off by more than ``lowbit_element_cap`` (10). What another expert would have made
-      of a token is a result of the same size: of a million such differences the largest is about 7;
-    * their errors together, as an RMS over the whole output, may be ``lowbit_error_budget`` (0.5)
-      times √(1 - *r*). Zeros in the whole share that need not match give √(1 - *r*): so a quarter
-      of that share may be zeros, or an eighth of it what belongs to other tokens;
-    * NaN and ±inf must stand where they are expected, as always.
+    * None may be off by more than ``lowbit_element_cap`` (10). Another expert's result for a token
+      is a result of the same size: of a million such differences the largest is about 7.
+    * Their errors together, as an RMS over the whole output, may be at most ``lowbit_error_budget``
+      (0.5) times √(1 - *r*). Zeros in the whole share that need not match give √(1 - *r*): so a
+      quarter of that share may be zeros, or an eighth of it values of other tokens.
+    * NaN and ±inf must occur exactly where they are expected, as usual.
 
-    ``correctness.extra`` also holds ``unmatched_rms``, this RMS, of the worst output.
+    ``correctness.extra`` also contains ``unmatched_rms``, this RMS for the worst output.
     """
 
     name = "lowbit"
@@ -65,7 +65,7 @@ class LowBitEvaluator(DefaultEvaluator):
         pairs = zip(definition.outputs, as_tensors(calls[-1]), trial.expected, strict=True)
         for name, actual, expected in pairs:
             if not expected.is_floating_point():
-                continue  # integers and booleans match or do not; they have no size
+                continue  # integers and booleans match or do not; their errors have no size
             tolerance = config.tolerance_of(name)
             size = error_size(actual, expected, beyond=tolerance)
             worst = max(worst, size.relative_rms)
@@ -73,13 +73,13 @@ class LowBitEvaluator(DefaultEvaluator):
             if size.largest > cap:
                 problems.append(
                     f"output {name!r}: an element is off by {size.largest:.3g} times the RMS of "
-                    f"what is expected, more than {cap:g}"
+                    f"the expected values, more than {cap:g}"
                 )
             elif size.relative_rms > allowed:
                 problems.append(
                     f"output {name!r}: the elements that do not match are off by "
-                    f"{size.relative_rms:.3g} times the RMS of what is expected, together more "
-                    f"than the {allowed:.3g} that is left to them"
+                    f"{size.relative_rms:.3g} times the RMS of the expected values, more than "
+                    f"the allowed {allowed:.3g}"
                 )
         return with_size(found, "unmatched_rms", worst, problems)
 

@@ -1,4 +1,4 @@
-"""The evaluator for operations that draw samples from a distribution."""
+"""The evaluator for operations that draw random samples from a distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Vector = np.ndarray[Any, np.dtype[Any]]
 
 
-#: Inputs with which equal calls give equal samples.
+#: Names of inputs that make equal calls return equal samples.
 _SEEDS = ("seed", "offset", "philox_seed", "philox_offset")
 _FILTERS = ("top_k", "top_p", "min_p")
 _OTHERS = ("temperature", "indices")
@@ -30,18 +30,18 @@ _OTHERS = ("temperature", "indices")
 
 @dataclass(frozen=True)
 class SamplingInputs:
-    """A distribution for each row, and the filters that are applied to it.
+    """A distribution for each row, and the filters applied to it.
 
     Attributes
     ----------
     probs : numpy.ndarray
-        ``[rows, vocabulary]`` float32; need not be normalised.
+        ``[rows, vocabulary]`` float32; not necessarily normalised.
     top_k, top_p, min_p : numpy.ndarray, optional
         ``[rows]`` float64.
     computed : bool
-        Whether `probs` follow from logits, so that a solution's may be rounded otherwise.
+        Whether `probs` are computed from logits, so that a solution's may be rounded differently.
     seeded : bool
-        Whether the definition has a seed as an input: equal calls then give equal samples.
+        Whether the definition has a seed input, so that equal calls return equal samples.
     """
 
     probs: Vector
@@ -53,27 +53,27 @@ class SamplingInputs:
 
     @property
     def rows(self) -> int:
-        """How many distributions there are."""
+        """Number of distributions."""
         return len(self.probs)
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return int(self.probs.shape[1])
 
 
 def read_inputs(definition: Definition, trial: Trial) -> SamplingInputs:
-    """Read the inputs of a sampling operation by their names, which are those of FlashInfer.
+    """Read the inputs of a sampling operation by name, using FlashInfer's names.
 
-    ``probs`` or ``logits`` (then with ``temperature``, by row or for all), ``top_k``, ``top_p``,
-    ``min_p`` (by row or for all), ``indices`` (which distribution each row takes), and seeds.
+    ``probs`` or ``logits`` (with ``temperature``, per row or for all), ``top_k``, ``top_p``,
+    ``min_p`` (per row or for all), ``indices`` (the distribution of each row), and seeds.
 
     Raises
     ------
     CapabilityError
-        If there is an input of another name: what it does to the distribution is not known.
+        If there is an input of another name, because its effect on the distribution is unknown.
     DataError
-        If a row is no distribution.
+        If a row is not a valid distribution.
     """
     given = dict(zip(definition.inputs, trial.inputs, strict=True))
     sources = [name for name in given if "probs" in name or "logits" in name]
@@ -82,9 +82,9 @@ def read_inputs(definition: Definition, trial: Trial) -> SamplingInputs:
     if not sources or unknown:
         what = f"input {unknown[0]!r}" if sources else "no input called 'probs' or 'logits'"
         raise CapabilityError(
-            f"definition {definition.name!r} has {what}: evaluator 'sampling' knows probs or "
-            f"logits, {', '.join((*_FILTERS, *_OTHERS, *_SEEDS))}",
-            hint="register an evaluator for this definition, or ask for evaluator 'default'",
+            f"definition {definition.name!r} has {what}: evaluator 'sampling' supports "
+            f"probs or logits, {', '.join((*_FILTERS, *_OTHERS, *_SEEDS))}",
+            hint="register an evaluator for this definition, or select evaluator 'default'",
         )
     source = sources[0]
     probs = _distributions(given[source], given, computed="probs" not in source)
@@ -115,7 +115,7 @@ def _distributions(source: Any, given: Mapping[str, Any], *, computed: bool) -> 
     sums = values.sum(dim=-1, dtype=torch.float64)
     wrong = (~(sums > 0) | ~sums.isfinite() | (values < 0).any(dim=-1)).nonzero()
     if len(wrong):
-        raise DataError(f"row {int(wrong[0])} of what is sampled from is no distribution")
+        raise DataError(f"row {int(wrong[0])} of the probabilities is not a distribution")
     array: Vector = values.contiguous().numpy()
     return array
 
@@ -132,26 +132,26 @@ def _vector(value: Any, rows: Optional[int]) -> Vector:
     return vector
 
 
-#: How often a solution is called on each set of inputs.
+#: Number of calls of a solution per set of inputs.
 VALIDATION_TRIALS = 100
-#: The largest total-variation distance from the distribution asked for.
+#: Largest allowed total-variation distance from the requested distribution.
 TVD_THRESHOLD = 0.2
-#: The largest distance from it in the order of probabilities, or of token numbers.
+#: Largest allowed distance from it in the order of probabilities, or of token numbers.
 BIAS_THRESHOLD = 0.05
 
 
 class SamplingEvaluator(Evaluator):
-    """Hold samples against the distribution that the judge computes from the inputs.
+    """Compare samples with the distribution that the judge computes from the inputs.
 
-    Each of ``sampling_validation_trials`` (100) calls has to return tokens that top-k, top-p and
-    min-p leave; any of equally probable tokens at the end may be left, and rounding of a sum may
-    move the end of top-p. Over all calls, frequencies have to be those of the renormalised
+    Each of ``sampling_validation_trials`` (100) calls must return tokens that top-k, top-p and
+    min-p keep. Of equally probable tokens at the boundary, any may be kept, and rounding of a sum
+    may shift the boundary of top-p. Over all calls, frequencies must match the renormalised
     distribution: within ``sampling_tvd_threshold`` (0.2) as a total-variation distance, and within
-    ``sampling_bias_threshold`` (0.05) in favour of more or less probable tokens, or within what
-    chance explains where samples are too few to tell. See `sampling_rows`, which also says
-    how repeated samples, and rows that share their random numbers, are found.
+    ``sampling_bias_threshold`` (0.05) in favour of more or less probable tokens, or within random
+    variation if there are too few samples. See `sampling_rows`, which also describes how repeated
+    samples, and rows that share their random numbers, are detected.
 
-    Outputs other than the samples are compared with the reference's. ``correctness.extra`` holds
+    Outputs other than the samples are compared with the reference's. ``correctness.extra`` contains
     the distances; the errors are 0 for samples that pass and 1 for others.
     """
 
@@ -196,7 +196,7 @@ class SamplingEvaluator(Evaluator):
         outputs: Sequence[Any],
         config: ResolvedEvalConfig,
     ) -> Check:
-        """Judge whether the samples of one call are valid: it has no frequencies."""
+        """Judge whether the samples of one call are valid; a single call has no frequencies."""
         problem = wrong_form(definition, workload, [outputs])
         if problem is not None:
             return problem
@@ -210,13 +210,13 @@ class SamplingEvaluator(Evaluator):
         calls: Sequence[tuple[Trial, Sequence[Any]]],
         config: ResolvedEvalConfig,
     ) -> Optional[str]:
-        """See `Evaluator.find_pattern`: where the tokens lie in their distributions."""
+        """See `Evaluator.find_pattern`: uses the positions of the tokens in their distributions."""
         pairs = ((read_inputs(definition, trial), outputs) for trial, outputs in calls)
         drawn = ((given, _samples(definition, [own], given.rows)) for given, own in pairs)
         return find_bias(drawn, _thresholds(config).bias, seed=len(calls))
 
     def combine(self, checks: Sequence[Check]) -> Correctness:
-        """Return the errors of the last trial, and the largest distances of any."""
+        """Return the errors of the last trial, and the largest distances of all trials."""
         measured = [check.correctness for check in checks if check.correctness is not None]
         extras = [item.extra or {} for item in measured]
         merged = dict(extras[-1])
@@ -234,7 +234,7 @@ def _thresholds(config: ResolvedEvalConfig) -> Thresholds:
 
 
 def _place_of_samples(definition: Definition) -> int:
-    """Return which output holds the samples: the one named so, else the first of integers."""
+    """Return the index of the output with the samples: by name, else the first integer output."""
     outputs = list(definition.outputs.items())
     named = [place for place, (name, _) in enumerate(outputs) if name.startswith("samples")]
     integers = [place for place, (_, spec) in enumerate(outputs) if spec.dtype.is_integer]
@@ -242,7 +242,7 @@ def _place_of_samples(definition: Definition) -> int:
 
 
 def _samples(definition: Definition, calls: Sequence[Sequence[Any]], rows: int) -> Vector:
-    """Return all samples, ``[draws, rows]``: a call may make several draws of each row."""
+    """Return all samples, ``[draws, rows]``; a call may make several draws per row."""
     import torch
 
     place = _place_of_samples(definition)
@@ -258,7 +258,7 @@ def _others(
     calls: Sequence[Sequence[Any]],
     config: ResolvedEvalConfig,
 ) -> list[str]:
-    """Return what is wrong with the outputs that are no samples."""
+    """Return the problems of the outputs other than samples."""
     problems, skipped = [], _place_of_samples(definition)
     for place, name in enumerate(definition.outputs):
         if place == skipped:
@@ -275,7 +275,7 @@ def _others(
 def _verdict(findings: Findings, others: Sequence[str]) -> Check:
     problems = [*findings.problems, *others]
     if findings.invalid:
-        text = f"{findings.invalid} of {findings.samples} samples are not among the tokens left"
+        text = f"{findings.invalid} of {findings.samples} samples are not among the allowed tokens"
         problems.insert(0, f"{text}: {findings.first_invalid}")
     failed = 1.0 if problems else 0.0
     valid = 1.0 - findings.invalid / findings.samples if findings.samples else 1.0

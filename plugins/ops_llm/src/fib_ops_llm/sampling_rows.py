@@ -1,4 +1,4 @@
-"""Holding the samples of an operation against the distributions that they are drawn from."""
+"""Compare the samples of an operation with the distributions that they are drawn from."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     Vector = np.ndarray[Any, np.dtype[Any]]
 
 
-# Whether samples can come from given distributions: bounds that an honest sampler keeps to.
+# Tests whether samples come from given distributions; the bounds hold for every honest sampler.
 #
-# Every limit here is exceeded by independent samples of the right distribution with a probability
-# of at most `FALSE_ALARM`, whatever the distribution and however few samples there are:
+# Independent samples of the right distribution exceed each limit here with a probability of at most
+# `FALSE_ALARM`, for any distribution and any number of samples:
 #
-# * The **total-variation distance** (TVD) of *n* samples is, in the mean, half the sum of the mean
-#   absolute deviations of binomial variables, for which de Moivre's formula is exact. One sample
-#   changes it by at most 1/*n*, so that it exceeds its mean by √(ln(1/α) / 2*n*) with a probability
-#   of at most α (McDiarmid 1989).
+# * The mean **total-variation distance** (TVD) of *n* samples is half the sum of the mean absolute
+#   deviations of binomial variables, for which de Moivre's formula is exact. One sample changes it
+#   by at most 1/*n*, so that it exceeds its mean by √(ln(1/α) / 2*n*) with a probability of at most
+#   α (McDiarmid 1989).
 # * The **Kolmogorov-Smirnov distance** of *n* probability integral transforms from the uniform
 #   distribution exceeds √(ln(2/α) / 2*n*) with a probability of at most α (Massart 1990). In the
-#   order of probabilities it is as large as the TVD for every bias that favours or neglects
-#   probable tokens, and unlike the TVD it can be estimated from few samples of many tokens.
-# * A token of probability *e* is drawn at least *c* times of *n* with a probability of at most
-#   exp(-*n* KL(*c*/*n* ‖ *e*)) (Chernoff). It is **repeated** too often if that is below α *e*;
-#   these add up to α over all tokens.
-# * Rows are **independent**: of standardised variables of *B* rows and *n* calls, the sum of all
-#   products of two rows, divided by *B*, is a chi-square form of variance 2*n*(1 - 1/*B*), held to
-#   the bound 2√(*n s L*) + 2*s L* with *s* = 1 - 1/*B*, *L* = ln(1/α) (Laurent and Massart 2000).
+#   order of probabilities it is as large as the TVD for every bias for or against probable tokens,
+#   and unlike the TVD it can be estimated from few samples of many tokens.
+# * A token of probability *e* is drawn at least *c* times in *n* with a probability of at most
+#   exp(-*n* KL(*c*/*n* ‖ *e*)) (Chernoff). It counts as **repeated** if that is below α *e*; over
+#   all tokens these add up to α.
+# * Rows must be **independent**: for standardised variables of *B* rows and *n* calls, the sum of
+#   all products of two rows, divided by *B*, is a chi-square form of variance 2*n*(1 - 1/*B*),
+#   bounded by 2√(*n s L*) + 2*s L* with *s* = 1 - 1/*B*, *L* = ln(1/α) (Laurent and Massart 2000).
 
 
-#: How often an honest sampler may fail each of the tests of one trial.
+#: Probability with which an honest sampler may fail each test of one trial.
 FALSE_ALARM = 1e-6
 
 
@@ -47,13 +47,13 @@ def expected_tvd(falling: Vector, count: int) -> float:
     Parameters
     ----------
     falling : numpy.ndarray
-        Probabilities of the tokens from the largest on; their sum is 1.
+        Probabilities of the tokens in descending order, with sum 1.
     count : int
         Number of samples.
     """
     import numpy as np
 
-    # Tokens expected less than once, of which there may be very many: E|f - e| = 2 e (1 - e)ⁿ.
+    # Tokens expected less than once, possibly very many: E|f - e| = 2 e (1 - e)ⁿ.
     often = int(np.count_nonzero(falling * count >= 1.0))
     rare = falling[often:]
     total = float((rare * np.exp(count * np.log1p(-rare))).sum())
@@ -68,17 +68,17 @@ def expected_tvd(falling: Vector, count: int) -> float:
 
 
 def tvd_margin(count: int, tests: int = 1) -> float:
-    """Return by how much a TVD of `count` samples may exceed its mean, if it is one of `tests`."""
+    """Return by how much the TVD of `count` samples may exceed its mean in one of `tests` tests."""
     return math.sqrt(math.log(tests / FALSE_ALARM) / (2.0 * count))
 
 
 def ks_limit(count: int) -> float:
-    """Return the largest Kolmogorov-Smirnov distance that `count` honest samples have."""
+    """Return the largest Kolmogorov-Smirnov distance allowed for `count` honest samples."""
     return math.sqrt(math.log(2.0 / FALSE_ALARM) / (2.0 * count))
 
 
 def ks_distance(uniforms: Vector) -> float:
-    """Return the largest distance between the distribution of `uniforms` and that on [0, 1]."""
+    """Return the largest distance between the distribution of `uniforms` and the uniform one."""
     import numpy as np
 
     ordered = np.sort(uniforms, axis=None)
@@ -89,22 +89,22 @@ def ks_distance(uniforms: Vector) -> float:
 def is_repeated(
     counts: Vector, probabilities: Vector, *, rows: int = 1, threshold: float = 0.0
 ) -> Vector:
-    """Return which tokens were drawn more often than chance explains.
+    """Return which tokens were drawn more often than random variation explains.
 
     Parameters
     ----------
     counts, probabilities : numpy.ndarray
-        Of each token that was drawn.
+        Values for each token that was drawn.
     rows : int
         Number of rows that are tested.
     threshold : float
-        By how much the share of a token may exceed its probability in any case.
+        Amount by which the share of a token may always exceed its probability.
     """
     import numpy as np
 
     total = counts.sum()
     share, expected = counts / total, np.clip(probabilities, 1e-300, 1.0)
-    # Terms with 0 · log 0 are 0; a token that must come cannot come too often.
+    # Terms with 0 · log 0 are 0; a token of probability 1 cannot be drawn too often.
     with np.errstate(divide="ignore", invalid="ignore"):
         others = np.where(share < 1.0, (1 - share) * np.log((1 - share) / (1 - expected)), 0.0)
     divergence = share * np.log(share / expected) + others
@@ -114,14 +114,14 @@ def is_repeated(
 
 
 def dependence(standard: Vector) -> tuple[float, float]:
-    """Return how much rows depend on one another, and the most that chance explains.
+    """Return the dependence between rows, and the largest value that random variation explains.
 
-    Both are shares of what rows would have that are copies of one another.
+    Both are relative to the dependence of identical rows.
 
     Parameters
     ----------
     standard : numpy.ndarray
-        ``[calls, rows]`` bounded values of mean 0 and variance 1 for every row; at least two rows.
+        ``[calls, rows]`` bounded values with mean 0 and variance 1 in each row; at least two rows.
     """
     calls, rows = standard.shape
     products = float((standard.sum(axis=1) ** 2 - (standard**2).sum(axis=1)).sum()) / rows
@@ -131,16 +131,16 @@ def dependence(standard: Vector) -> tuple[float, float]:
     return products / copies, limit / copies
 
 
-# Which tokens the filters of a sampler leave, and with which probabilities.
+# The tokens that the filters of a sampler keep, and their probabilities.
 #
-# Sorted by falling probability, every filter leaves a prefix: top-k the first k tokens; top-p then
-# the shortest prefix whose share of what is left reaches p; min-p the tokens with at least min-p
-# times the largest probability. Where a prefix ends among equal probabilities, or so near to p that
-# rounding decides, more than one answer is right: all of them are listed.
+# In descending order of probability, every filter keeps a prefix: top-k the first k tokens; top-p
+# the shortest prefix whose share of the remaining probability reaches p; min-p the tokens with at
+# least min-p times the largest probability. If a prefix ends among equal probabilities, or so close
+# to p that rounding decides, several answers are correct: all of them are listed.
 
 
-#: Share of the mass within which top-p may end elsewhere: a float32 sum over 10⁵ tokens, in any
-#: order, is known no better.
+#: Share of the mass within which the boundary of top-p may vary: the accuracy of a float32 sum over
+#: 10⁵ tokens in any order.
 _TOP_P_SLACK = 1e-3
 _MIN_P_SLACK = 1e-6  # relative: one multiplication and one comparison
 _SOFTMAX_SLACK = 1e-5  # relative, of probabilities that a solution computes from logits
@@ -148,16 +148,16 @@ _SOFTMAX_SLACK = 1e-5  # relative, of probabilities that a solution computes fro
 
 @dataclass(frozen=True)
 class Support:
-    """One right answer to which tokens are left.
+    """One correct set of kept tokens.
 
     Attributes
     ----------
     floor : float
-        The smallest probability (as given, not renormalised) of a token that is left.
+        The smallest probability (as given, not renormalised) of a kept token.
     kept, tied : int
-        How many tokens of exactly that probability are left, and how many there are.
+        Number of kept tokens with exactly that probability, and total number of such tokens.
     mass : float
-        Sum of the probabilities of all that are left.
+        Sum of the probabilities of all kept tokens.
     """
 
     floor: float
@@ -168,7 +168,7 @@ class Support:
 
 @dataclass(frozen=True)
 class Row:
-    """A distribution, and all right answers to which tokens of it are left.
+    """A distribution, and all correct sets of kept tokens.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class Row:
     supports : tuple of Support
         At least one.
     slack : float
-        Relative rounding within which a token's probability may reach a floor.
+        Relative rounding error within which a token's probability may reach a floor.
     """
 
     rising: Vector
@@ -189,7 +189,7 @@ class Row:
 
     @property
     def floor(self) -> float:
-        """The least probability that a token may have to be sampled at all."""
+        """The smallest probability with which a token may be sampled."""
         return min(each.floor for each in self.supports) * (1.0 - self.slack)
 
     def rank(self, values: Any) -> Any:
@@ -197,13 +197,13 @@ class Row:
         return len(self.rising) - self.rising.searchsorted(values, side="right")
 
     def falling(self, support: Support) -> Vector:
-        """Return the probabilities under `support`, renormalised, from the largest on."""
+        """Return the renormalised probabilities under `support`, in descending order."""
         length = int(self.rank(support.floor)) + support.kept
         return self.rising[::-1][:length].astype("float64") / support.mass
 
 
 def row_of(inputs: SamplingInputs, index: int) -> Row:
-    """Return what is left of row `index` by the filters of `inputs`."""
+    """Return the part of row `index` that the filters of `inputs` keep."""
     import numpy as np
 
     rising = np.sort(inputs.probs[index])
@@ -222,19 +222,19 @@ def row_of(inputs: SamplingInputs, index: int) -> Row:
 
 
 def _end_of_ties(row: Row, length: int) -> int:
-    """Return where the tokens end that are as probable as the last of a prefix."""
+    """Return the end of the tokens that are as probable as the last one of a prefix."""
     return len(row.rising) - int(row.rising.searchsorted(row.rising[-length], side="left"))
 
 
 def _with_ties(row: Row, lengths: Iterable[int], most: int) -> set[int]:
-    """Add that an implementation may keep all tokens as probable as the last one."""
+    """Add the lengths for implementations that keep all tokens as probable as the last one."""
     return {end for each in lengths for end in (each, min(_end_of_ties(row, each), most))}
 
 
 def _after_top_k(row: Row, lengths: set[int], k: float) -> set[int]:
     most = max(lengths)
     if not 0 < k < most:
-        return lengths  # asks for none, or for more than there are: nothing is filtered
+        return lengths  # 0, or more than there are: nothing is filtered
     return _with_ties(row, {int(k)}, most)
 
 
@@ -246,7 +246,7 @@ def _after_top_p(row: Row, lengths: set[int], p: float) -> set[int]:
     found = set()
     for most in lengths:
         for share in (p - _TOP_P_SLACK, p + _TOP_P_SLACK):
-            # Token j is left if those before it sum up to no more than the share.
+            # Token j is kept if the sum of those before it does not exceed the share.
             left = int(row.above[:most].searchsorted(share * row.above[most], side="right"))
             found |= _with_ties(row, {max(left, 1)}, most)
     return found
@@ -272,17 +272,17 @@ def _support(row: Row, length: int) -> Support:
 
 
 def best_supported(row: Row, values: Vector, counts: Vector) -> tuple[Support, float]:
-    """Return the answer that samples fit best, and their total-variation distance from it.
+    """Return the answer that fits the samples best, and their total-variation distance from it.
 
-    The distance between frequencies *f* and probabilities *e* is 1 - Σ min(*f*, *e*), to which
-    only tokens that were sampled add.
+    The distance between frequencies *f* and probabilities *e* is 1 - Σ min(*f*, *e*), to which only
+    sampled tokens contribute.
 
     Parameters
     ----------
     row : Row
-        Distribution and right answers.
+        Distribution and correct answers.
     values, counts : numpy.ndarray
-        Probability of each token that was sampled, and how often it was.
+        Probability of each sampled token, and number of times it was sampled.
     """
     frequencies = counts / counts.sum()
     overlaps = [_overlap(each, values, frequencies) for each in row.supports]
@@ -295,7 +295,7 @@ def _overlap(support: Support, values: Vector, frequencies: Vector) -> float:
 
     inside = values > support.floor
     found = np.minimum(values[inside].astype("float64") / support.mass, frequencies[inside]).sum()
-    # Any `kept` of the tied tokens may be the ones that are left: those sampled most often.
+    # Any `kept` of the tied tokens may be kept: assume those sampled most often.
     tied: Vector = np.sort(frequencies[values == support.floor])[::-1][: support.kept]
     return float(found + np.minimum(tied, support.floor / support.mass).sum())
 
@@ -305,12 +305,12 @@ _UNIFORM_VARIANCE = 1.0 / 12.0
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a sampler may do wrong, however many samples show it.
+    """Errors allowed to a sampler, independent of the number of samples.
 
     Attributes
     ----------
     tvd : float
-        Total-variation distance of its distribution from the one asked for.
+        Total-variation distance of its distribution from the requested one.
     bias : float
         Kolmogorov-Smirnov distance, in the order of probabilities or of token numbers.
     """
@@ -321,20 +321,20 @@ class Thresholds:
 
 @dataclass
 class Findings:
-    """What the samples of some calls show.
+    """Results for the samples of some calls.
 
     Attributes
     ----------
     samples : int
-        How many there are.
+        Number of samples.
     invalid : int
-        How many are no token that the filters leave.
+        Number of samples that are not among the kept tokens.
     first_invalid : str
-        What the first of those is.
+        Description of the first invalid sample.
     distances : dict of str to float
-        Largest, by what was measured: see the bounds above.
+        Largest distance by type; see the bounds above.
     problems : list of str
-        What no honest sampler does.
+        Deviations that an honest sampler does not show.
     """
 
     samples: int
@@ -344,7 +344,7 @@ class Findings:
     problems: list[str] = field(default_factory=list)
 
     def compare(self, name: str, found: float, limit: float, what: str) -> None:
-        """Note a distance, and that it is a problem if it exceeds `limit`."""
+        """Record a distance, and a problem if it exceeds `limit`."""
         self.distances[name] = found
         if found > limit:
             self.problems.append(f"{what} is {found:.3g}, more than {limit:.3g}")
@@ -352,11 +352,11 @@ class Findings:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What the samples of one row show.
+    """Results for the samples of one row.
 
-    Of an honest sampler the places are uniform in [0, 1], and standardised ones have mean 0 and
-    variance 1. Those in the order of tokens are None where it is not known which of equally
-    probable tokens are left.
+    For an honest sampler the positions are uniform in [0, 1], and standardised positions have mean
+    0 and variance 1. Positions in the order of tokens are None if it is unknown which of several
+    equally probable tokens are kept.
     """
 
     tvd: float
@@ -368,7 +368,7 @@ class _Drawn:
 
 
 def find_invalid(inputs: SamplingInputs, samples: Vector) -> Findings:
-    """Return whether all samples are tokens that the filters leave.
+    """Check that all samples are tokens that the filters keep.
 
     Parameters
     ----------
@@ -386,16 +386,16 @@ def find_invalid(inputs: SamplingInputs, samples: Vector) -> Findings:
 def find_bias(
     calls: Iterable[tuple[SamplingInputs, Vector]], threshold: float, seed: int
 ) -> Optional[str]:
-    """Return how valid samples of several distributions differ from these together, or None.
+    """Return how valid samples of several distributions deviate from them jointly, or None.
 
     Parameters
     ----------
     calls : iterable of (SamplingInputs, numpy.ndarray)
-        Distributions, and samples ``[draws, rows]`` of them.
+        Distributions, and their samples ``[draws, rows]``.
     threshold : float
-        Largest Kolmogorov-Smirnov distance, beyond what chance explains.
+        Largest Kolmogorov-Smirnov distance, in addition to random variation.
     seed : int
-        Makes the values that are random reproducible.
+        Makes random values reproducible.
     """
     import numpy as np
 
@@ -426,19 +426,19 @@ def find_bias(
 def examine(
     inputs: SamplingInputs, samples: Vector, *, thresholds: Thresholds, repeats: int, seed: int
 ) -> Findings:
-    """Return whether samples are valid, and whether their frequencies are right.
+    """Check that samples are valid and have the right frequencies.
 
     Parameters
     ----------
     inputs, samples
-        As in `find_invalid`.
+        As for `find_invalid`.
     thresholds : Thresholds
-        What a sampler may do wrong.
+        Errors allowed to a sampler.
     repeats : int
-        How many of the draws are of different calls: the first so many, where a call with the same
-        seed returns the same samples.
+        Number of draws that belong to different calls; these come first. The remaining calls repeat
+        a seed, and return the same samples.
     seed : int
-        Makes the values that are random reproducible.
+        Makes random values reproducible.
     """
     import numpy as np
 
@@ -510,7 +510,7 @@ def _draw(
 def _by_probability(
     row: Row, support: Support, values: Vector, generator: np.random.Generator
 ) -> Vector:
-    """Return the probability of all more probable tokens, and a random part of its equals'."""
+    """Return the probability of all more probable tokens, plus a random part of the ties."""
     import numpy as np
 
     below = row.above[row.rank(values)]
@@ -523,10 +523,10 @@ def _by_probability(
 def _by_token(
     support: Support, probs: Vector, tokens: Vector, generator: np.random.Generator
 ) -> tuple[Optional[Vector], Optional[Vector]]:
-    """Return the probability of all tokens of a lower number, and a random part of its own.
+    """Return the probability of all lower-numbered tokens, plus a random part of the token's own.
 
-    Also return the middle of a token's place, standardised. Where a few tokens have nearly all the
-    probability, that is too rarely anything else than their middle: the place takes its part.
+    Also return the middle of each token's range, standardised. If a few tokens have nearly all the
+    probability, the middle hardly varies, and the random position is standardised instead.
     """
     import numpy as np
 
@@ -536,7 +536,7 @@ def _by_token(
     upto = np.cumsum(left, dtype=np.float64)[tokens] / support.mass
     shares = left[tokens] / support.mass
     places: Vector = (upto - generator.random(len(tokens)) * shares).clip(0.0, 1.0)
-    # Of places the variance is 1/12; within a token of share e it is e²/12.
+    # The variance of positions is 1/12; within a token of share e it is e²/12.
     middle_variance = 1.0 - float((left / support.mass) @ np.square(left / support.mass))
     if middle_variance < 0.5:
         return places, (places - 0.5) / math.sqrt(_UNIFORM_VARIANCE)
@@ -566,5 +566,5 @@ def _note_distances(
             together = np.concatenate(places)
             limit = max(thresholds.bias, ks_limit(len(together)))
             order = "probabilities" if name == "ks_by_probability" else "token numbers"
-            what = f"distance from the distribution asked for, in the order of {order},"
+            what = f"distance from the requested distribution, in the order of {order},"
             findings.compare(name, ks_distance(together), limit, what)

@@ -1,4 +1,4 @@
-"""Filter policies for engines, which make very many calls: by average length, and at random."""
+"""Filter policies for engines with very many calls: by average length, and at random."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.tracing.recorder import Layout
 
 USUAL = ("kv_indptr", "seq_indptr", "cu_seqlens")
-"""Names of index pointers of keys and values, the first that there is counts."""
+"""Names of index pointers for keys and values; the first one that exists is used."""
 
 _LAST = r"(?P<input>\w+)\[-1\](?:\.item\(\))?"
 _TOTAL = re.compile(rf"(?P<axis>\w+) *== *{_LAST}")
@@ -30,24 +30,24 @@ _TOTAL_BEHIND = re.compile(rf"{_LAST} *== *(?P<axis>\w+)")
 
 
 class KeepFirstByAvgSeqLen(KeyedPolicy):
-    """Keeps the first so many calls of each rounded average length of the sequences.
+    """Keeps the first calls for each rounded average sequence length.
 
-    The average is the last element of an index pointer over the number of sequences. Where a
-    constraint of the definition says that an axis has that total
-    (``num_kv_indices == kv_indptr[-1].item()``), no data is read. Otherwise the element is: from a
-    GPU that waits for the device, and is not done while a CUDA graph is captured.
+    The average is the last element of an index pointer divided by the number of sequences. If a
+    constraint of the definition sets an axis to that total (``num_kv_indices ==
+    kv_indptr[-1].item()``), no data is read. Otherwise the element is read, which waits for a GPU;
+    this is skipped while a CUDA graph is captured.
 
-    Calls without such an input have no average, and are all as good as each other.
+    All calls without such an input count as equal.
 
     Parameters
     ----------
     k : int
-        How many.
+        Number of calls kept per average.
     by_batch : bool
-        Whether batches of different numbers of sequences are kept apart.
+        Whether batches with different numbers of sequences are treated separately.
     indptr : str or sequence of str, optional
-        Names of index pointers: calls are as good as each other if the averages of all of them are.
-        Default: the first of `USUAL` that the definition has.
+        Names of index pointers: calls are equal if the averages of all of them are equal. Default:
+        the first of `USUAL` that the definition has.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class KeepFirstByAvgSeqLen(KeyedPolicy):
         try:
             total = axes[axis] if axis is not None else self.last(inputs[name])
         except (RuntimeError, TypeError, AttributeError):
-            return None  # captured, or no tensor any more
+            return None  # captured, or no longer a tensor
         return round(total / count)
 
     @staticmethod
@@ -123,9 +123,9 @@ class KeepFirstByAvgSeqLen(KeyedPolicy):
 
 
 def totals_of(layout: Layout) -> dict[str, str]:
-    """Return the axis that is the last element of an index pointer, by the name of that input.
+    """Return the axis that equals the last element of each index pointer, by input name.
 
-    From constraints such as ``num_kv_indices == kv_indptr[-1].item()``.
+    Derived from constraints such as ``num_kv_indices == kv_indptr[-1].item()``.
     """
     matches = [
         pattern.fullmatch(constraint.text.strip())
@@ -140,17 +140,17 @@ def totals_of(layout: Layout) -> dict[str, str]:
 
 
 class KeepRandomK(OnlinePolicy):
-    """Keeps so many calls, each as likely as any other: of all since the policy was last drained.
+    """Keeps a uniform random sample of the calls since the last drain.
 
     Algorithm L of Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))", ACM
-    TOMS 20 (1994): how many calls are passed over is drawn, not each call's fate.
+    TOMS 20 (1994): the number of calls to skip is drawn instead of a decision for each call.
 
     Parameters
     ----------
     k : int
-        How many.
+        Size of the sample.
     seed : int, optional
-        For the same choice in each run.
+        Makes the choice reproducible.
     """
 
     def __init__(self, k: int = 1, seed: Optional[int] = None) -> None:
@@ -160,7 +160,7 @@ class KeepRandomK(OnlinePolicy):
         self._skip, self._weight = 0, 1.0
 
     def skips(self) -> bool:
-        """Return whether the call that is made now is passed over; it counts as seen then."""
+        """Return whether to skip the current call, and count it as seen if so."""
         if self._skip > 0:
             self._skip -= 1
             return True
@@ -183,7 +183,7 @@ class KeepRandomK(OnlinePolicy):
         return displaced
 
     def _draw(self) -> None:
-        # Of ]0, 1]: the logarithm of zero is none.
+        # From ]0, 1], because log(0) is undefined.
         self._weight *= math.exp(math.log(1.0 - self._random.random()) / self._k)
         most = 1.0 - self._weight
         steps = math.log(1.0 - self._random.random()) / math.log(most) if 0 < most < 1 else 0.0
@@ -194,6 +194,6 @@ class KeepRandomK(OnlinePolicy):
         return FastPath("policy._skip and policy.skips()", (), {"policy": self})
 
     def drain(self) -> list[WorkloadEntry]:
-        """See `FilterPolicy.drain`. The next sample begins afterwards."""
+        """See `FilterPolicy.drain`. The next sample starts afterwards."""
         self._skip, self._weight = 0, 1.0
         return sorted(super().drain(), key=lambda entry: entry.order)

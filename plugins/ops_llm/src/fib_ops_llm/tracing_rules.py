@@ -1,9 +1,9 @@
-"""The older interface of tracing: rules, which choose among entries, their presets, and the tracer.
+"""The older interface of tracing: rules that select entries, presets, and the tracer.
 
-A rule's policy gets a list of entries and returns those to keep. Here it is asked again and again,
-each time with those that it kept before and the new ones, so that memory stays bounded. For
-policies that compare entries with each other that comes to the same. The policies that are defined
-here are those of today in that form: where one is used in a rule, calls go to it directly.
+A rule's policy takes a list of entries and returns those to keep. Here it is called repeatedly,
+each time with the entries kept so far and the new ones, so that memory stays bounded. For policies
+that compare entries with each other the result is the same. The policies defined here adapt the
+current policies to this form: if a rule uses one of them, calls go to it directly.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _MOST_UNFOLDED = 256
-"""How many new entries a rule's policy is given at once."""
+"""Number of new entries passed to a rule's policy at once."""
 
 
 @dataclass(eq=False)
 class TraceEntry:
-    """A call, as rules see it.
+    """A call in the form used by rules.
 
     Parameters
     ----------
     def_name : str
-        The definition.
+        Name of the definition.
     axes : dict of str to int
         Value of each variable axis.
     definition_input_names : set of str
         Names of all inputs of the definition.
     picked : dict of str to tensor
-        Copies of the inputs that the rule dumps.
+        Copies of the inputs that the rule selects.
     order : int
-        Number of the call.
+        Index of the call.
     cuda_graph_snapshot : dict of str to tensor, optional
         See `WorkloadEntry`.
     """
@@ -72,7 +72,7 @@ class TraceEntry:
     entry: Optional[WorkloadEntry] = field(default=None, repr=False)
 
     def values(self) -> dict[str, torch.Tensor]:
-        """Return what is dumped, as of `WorkloadEntry.values`."""
+        """Return the inputs to write, as `WorkloadEntry.values` does."""
         return self.picked
 
 
@@ -82,17 +82,17 @@ Picker = Callable[[Mapping[str, Any]], list[str]]
 
 @dataclass
 class TracingRule:
-    """What is recorded of the calls of a definition.
+    """Settings for recording the calls of a definition.
 
     Parameters
     ----------
     tensors_to_dump : list of str or callable
-        Names of inputs that are written as they were; or a function of the inputs by name that
+        Names of inputs that are stored with their values; or a function of the inputs by name that
         returns names.
     dedup_policy : callable
-        Gets entries and returns those to keep.
+        Takes entries and returns those to keep.
     dedup_keys : callable, optional
-        Returns a key for an entry: the policy gets the entries of each key apart.
+        Returns a key for an entry; the policy is applied to the entries of each key separately.
     """
 
     tensors_to_dump: Union[list[str], Callable[[Mapping[str, Any]], Any]]
@@ -101,7 +101,7 @@ class TracingRule:
 
 
 class RulePolicy(FilterPolicy):
-    """Does what a rule says. It remembers nothing of what was drained."""
+    """Applies a rule. It does not remember entries that were drained."""
 
     def __init__(self, rule: TracingRule) -> None:
         self._rule = rule
@@ -136,7 +136,7 @@ class RulePolicy(FilterPolicy):
 
 
 def _config_of(rule: TracingRule) -> TracingConfig:
-    """Return a rule in the form of today."""
+    """Convert a rule to the current settings."""
     if not isinstance(rule, TracingRule):
         raise ConfigError(f"rules: give TracingRule objects, not {type(rule).__name__}")
     if not callable(rule.dedup_policy):
@@ -148,22 +148,22 @@ def _config_of(rule: TracingRule) -> TracingConfig:
 
 
 class Tracer(TracingRuntime):
-    """The older name of `TracingRuntime`, and its older parameters.
+    """The older name and parameters of `TracingRuntime`.
 
     Parameters
     ----------
     rules : mapping of str to TracingRule, optional
-        By definition, or by pattern. Default: `fib_full_tracing`.
+        By definition, or by name pattern. Default: `fib_full_tracing`.
     out_dir : str or Path, optional
-        Folder of a dataset to write to, or its ``traces/workloads`` or ``workloads``; it is made if
-        need be. Default: the dataset of ``FIB_DATASET_PATH``, which has the definitions too.
+        Folder of a dataset to write to, or its ``traces/workloads`` or ``workloads``; created if
+        necessary. Default: the dataset of ``FIB_DATASET_PATH``, which also has the definitions.
     blob_dir : str or Path, optional
-        ``blob/workloads`` in the same dataset; tensors go nowhere else.
+        ``blob/workloads`` in the same dataset; tensors cannot be written elsewhere.
 
     Raises
     ------
     ConfigError
-        If the rules are something else.
+        If the rules have the wrong type.
     """
 
     def __init__(
@@ -189,14 +189,14 @@ class Tracer(TracingRuntime):
 
 
 def get_tracer() -> Optional[TracingRuntime]:
-    """Return what records now, or None."""
+    """Return the active runtime, or None."""
     return TracingRuntime.get_instance()
 
 
 def make_tracing_hook(tracer: TracingRuntime) -> Callable[[str, Mapping[str, Any]], None]:
-    """Return a function of definition and inputs by name that has `tracer` record the call.
+    """Return a function of definition name and inputs that makes `tracer` record the call.
 
-    A tracer that has been started is told of calls without it.
+    A started tracer records calls without it.
     """
 
     def hook(def_name: str, runtime_kwargs: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ def make_tracing_hook(tracer: TracingRuntime) -> Callable[[str, Mapping[str, Any
 
 
 def _target(out_dir: Folder, blob_dir: Folder) -> Optional[TraceSet]:
-    """Return the dataset to write to, None for that of the environment."""
+    """Return the dataset to write to; None for that of the environment variable."""
     roots = [_root_of(Path(each)) for each in (out_dir, blob_dir) if each is not None]
     if not roots:
         return None
@@ -222,7 +222,7 @@ def _target(out_dir: Folder, blob_dir: Folder) -> Optional[TraceSet]:
 
 
 def _root_of(folder: Path) -> Path:
-    """Return the dataset that a folder of workloads or blobs is in."""
+    """Return the dataset that contains a folder of workloads or blobs."""
     folder = folder.absolute()
     if folder.name == "workloads" and folder.parent.name in ("traces", "blob"):
         return folder.parent.parent
@@ -233,7 +233,7 @@ def _root_of(folder: Path) -> Path:
 
 
 def _policy(online: Callable[[], policies.OnlinePolicy]) -> DedupPolicy:
-    """Return a policy of today as a function of all entries."""
+    """Return a current policy as a function of all entries."""
 
     def policy(entries: list[TraceEntry]) -> list[TraceEntry]:
         made: Any = online()
@@ -242,7 +242,7 @@ def _policy(online: Callable[[], policies.OnlinePolicy]) -> DedupPolicy:
         kept: list[TraceEntry] = made.drain()
         return kept
 
-    online()  # parameters that are not allowed show now
+    online()  # raises now if parameters are invalid
     policy.online = online  # type: ignore[attr-defined]
     return policy
 
@@ -263,17 +263,17 @@ def policy_keep_random_k(k: int, seed: Optional[int] = None) -> DedupPolicy:
 
 
 def policy_dedup_by_axes(k: int = 1) -> DedupPolicy:
-    """Keep the first `k` entries of the same axes."""
+    """Keep the first `k` entries for each combination of axes."""
     return _policy(lambda: policies.KeepFirstKByAxesPolicy(k))
 
 
 def policy_dedup_by_avg_seq_len(k: int = 1) -> DedupPolicy:
-    """Keep the first `k` entries of each rounded average length of the sequences."""
+    """Keep the first `k` entries for each rounded average sequence length."""
     return _policy(lambda: KeepFirstByAvgSeqLen(k))
 
 
 def KEY_AXES(entry: TraceEntry) -> Hashable:  # the name that programs import
-    """Return what entries of the same axes have in common."""
+    """Return a key that is equal for entries with the same axes."""
     return tuple(sorted(entry.axes.items()))
 
 
@@ -283,7 +283,7 @@ def dump_all() -> Picker:
 
 
 def dump_int32() -> Picker:
-    """Dump tensors of int32 alone: index pointers, mostly."""
+    """Dump only int32 tensors: mostly index pointers."""
     return lambda inputs: [
         name for name, each in inputs.items() if str(getattr(each, "dtype", "")) == "torch.int32"
     ]
@@ -310,7 +310,7 @@ fib_attn_tracing = {
     for attention in ("gqa", "mla")
     for kind in ("paged_decode", "paged_prefill", "ragged_prefill")
 }
-"""Rules for attention, by patterns of names."""
+"""Rules for attention, by name pattern."""
 
 fib_full_tracing = {**fib_attn_tracing, "gemm_*": gemm_rule, "*": axes_only_rule}
-"""Rules for all definitions, by patterns of names."""
+"""Rules for all definitions, by name pattern."""

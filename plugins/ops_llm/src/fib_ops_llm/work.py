@@ -1,10 +1,10 @@
-"""The least work of calls whose page tables, lengths, selections or routing decide it.
+"""Minimum work of calls that depends on page tables, lengths, selections or routing.
 
-Operations are those of the matrix products in the classical algorithm, two for a multiplication
-and an addition: each query meets each token that it sees, each token each of its experts. Bytes are
-those of the outputs, and of the distinct rows that these products read: what no index names is not
-read, and what is named again may come from a cache. Page tables, index pointers and per-tensor
-scales are left out.
+Operations are those of the matrix products in the classical algorithm, two per multiply-add: each
+query with each token that it sees, each token with each of its experts. Bytes are those of the
+outputs, and of the distinct rows that these products read: rows without an index are not read, and
+repeated rows may come from a cache. Page tables, index pointers and per-tensor scales are not
+counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-import numpy  # noqa: TID253 - nothing is counted without
+import numpy  # noqa: TID253 - required for counting
 
 from flashinfer_bench.errors import DataError
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Definition
 
-_Run = tuple[int, int, int]  # entries of a page table: from, to; tokens in the last of these pages
+_Run = tuple[int, int, int]  # page table entries: start, end; tokens in the last of these pages
 
 _OUTPUTS = {"output", "lse", "topk_indices", "topk_scores"}
 _SIZES = r"(_(h|kv|d|ckv|kpe|qk|vo|ps|topk)\d+)+"
 
 
 class _Form(NamedTuple):
-    """Names that tell what is computed: a reference with a window, say, has the same inputs."""
+    """Names that identify a computation; one with a window, for example, has the same inputs."""
 
-    name: str  # pattern of the definition's
+    name: str  # pattern of the definition's name
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     others: tuple[str, ...]
-    leading: int = 2  # axes of the keys that count tokens
+    leading: int = 2  # axes of the keys that index tokens
 
     def fits(self, definition: Definition) -> bool:
         optional = {"qo_indptr", "kv_last_page_len"}
@@ -76,29 +76,30 @@ _ROUTED = re.compile(
 def work(
     definition: Definition, axes: Mapping[str, int], inputs: Optional[Mapping[str, Any]] = None
 ) -> Optional[tuple[int, int]]:
-    """Return the bytes that any right solution has to move, and its operations, at least.
+    """Return the minimum bytes and operations of any correct solution.
 
     Parameters
     ----------
     definition : Definition
-        Of attention, an indexer or a mixture of experts, named as FlashInfer-Trace names them.
+        Definition of attention, an indexer or a mixture of experts, named as in FlashInfer-Trace.
     axes : mapping of str to int
         Value of each variable axis.
     inputs : mapping of str to array or int, optional
-        Integers that are the same in each call, by name, in the host's memory: page tables,
+        Integer inputs that are the same in each call, by name, in host memory: page tables,
         lengths, index pointers, selections. Without them only routing by logits has a bound.
 
     Returns
     -------
     tuple of int, or None
-        None if it is not known: another computation, other names, a missing value.
+        None if unknown: another computation, other names, or a missing value.
 
     Notes
     -----
     With a causal mask, the last of m queries sees all n tokens, the one before it all but one, and
     so on [1]_: with r = min(m, n) these are r n - r (r - 1) / 2 pairs. The indexer of DSA sums
-    ReLUs over its heads [2]_, so it needs a product for each; a mean over heads needs one, with
-    the mean of the queries. Up to k tokens are selected without a look at them.
+    ReLUs over its heads [2]_, so it needs a product for each head; a mean over heads needs only
+    one, with the mean of the queries. If there are at most k tokens, they are selected without
+    computing scores.
 
     References
     ----------
@@ -118,7 +119,7 @@ def work(
         if definition.op_type == "moe" and all(map(_ROUTED.fullmatch, definition.inputs)):
             return _experts(call)
     except (DataError, IndexError, KeyError, ValueError):
-        pass  # an axis, a tensor or a value is missing, or it is none of a page table
+        pass  # an axis, a tensor or a value is missing, or is invalid in a page table
     return None
 
 
@@ -140,7 +141,7 @@ class _Call:
         self.written = self.nbytes(self.tensors.keys() & definition.outputs.keys())
 
     def nbytes(self, names: Iterable[str], leading: int = 0) -> int:
-        """Return the bytes of tensors, each without its leading axes."""
+        """Return the total bytes of tensors, each without its leading axes."""
         tensors = (self.tensors[name] for name in names)
         return sum(dtype.nbytes(math.prod(shape[leading:])) for dtype, shape in tensors)
 
@@ -148,7 +149,7 @@ class _Call:
         return self.tensors[name][1]
 
     def pointers(self, name: str, into: str) -> list[int]:
-        """Return where the sequences begin and end in a tensor."""
+        """Return the boundaries of the sequences in a tensor."""
         found: list[int] = self.values[name].tolist()
         bounded = [0, *found, self.shape(into)[0]]
         if bounded != sorted(bounded):
@@ -156,7 +157,7 @@ class _Call:
         return found
 
     def distinct(self, table: Any, runs: Iterable[_Run], form: _Form, size: int) -> int:
-        """Return how many tokens of a cache some runs of its page table name."""
+        """Return the number of distinct tokens of a cache in some runs of its page table."""
         tokens = math.prod(self.shape(form.keys[0])[: form.leading])
         used = numpy.zeros((tokens // size, size), dtype=bool)
         for first, last, tail in runs:
@@ -175,7 +176,7 @@ def _attention(call: _Call, form: _Form, rows: int, pairs: int, tokens: int) -> 
 def _dense(call: _Call, form: _Form) -> tuple[int, int]:
     inputs, is_paged = call.definition.inputs, "kv_indices" in call.definition.inputs
     offsets = call.pointers("kv_indptr", "kv_indices" if is_paged else form.keys[0])
-    queries: Sequence[int] = range(len(offsets))  # one for each sequence
+    queries: Sequence[int] = range(len(offsets))  # one per sequence
     if "qo_indptr" in inputs or "prefill" in call.definition.name:
         queries = call.pointers("qo_indptr", form.queries[0])
     size = call.shape(form.keys[0])[1] if is_paged else 1
@@ -207,7 +208,7 @@ def _sparse(call: _Call, form: _Form) -> tuple[int, int]:
 
 def _indexer(call: _Call, form: _Form) -> tuple[int, int]:
     lengths, table = call.values["seq_lens"].tolist(), call.values[form.others[1]]
-    # Block tables name pages; page tables name tokens, whatever the size of a page is.
+    # Block tables list pages; page tables list tokens, whatever the page size.
     size = call.shape(form.keys[0])[1] if "block_table" in form.others else 1
     unseen = 0 if "topk_scores" in call.definition.outputs else call.shape("topk_indices")[1]
     runs, scored = [], 0
@@ -228,7 +229,7 @@ def _experts(call: _Call) -> Optional[tuple[int, int]]:
     names, values = call.definition.inputs, call.values
     weights = [name for name in names if name.startswith("gemm") and len(call.shape(name)) > 1]
     count, tokens = call.shape("gemm1_weights")[0], call.shape("hidden_states")[0]
-    if "topk_ids" in names:  # an expert in the upper half, the bits of its weight in the lower one
+    if "topk_ids" in names:  # expert in the upper half, bits of its weight in the lower half
         ids = values["topk_ids"]
         expert = ids >> 16
         used = (expert >= 0) & (expert < count) & (ids & 0x7FFF != 0)
@@ -237,9 +238,9 @@ def _experts(call: _Call) -> Optional[tuple[int, int]]:
     else:
         offset = values["local_expert_offset"] if "local_expert_offset" in names else 0
         if call.shape("routing_logits")[-1] != count or offset != 0:
-            return None  # other devices may have all of the work
+            return None  # other devices may do all of the work
         chosen = call.definition.const_axes["top_k"]
-        # A token's experts are distinct; all tokens may have the same.
+        # A token's experts are distinct, but all tokens may have the same experts.
         hit, pairs = min(tokens, 1) * chosen, tokens * chosen
     operations = 2 * pairs * sum(math.prod(call.shape(f"gemm{n}_weights")[1:]) for n in (1, 2))
     read = hit * call.nbytes(weights, 1) + tokens * call.nbytes(("hidden_states",), 1)

@@ -75,10 +75,10 @@ def test_a_token_of_a_smaller_score_is_wrong(indexer, row):
     ("value", "told"),
     [
         (-1, "tokens are selected instead of"),
-        (-2, "is no token of the row"),
-        (10**6, "is no token of the row"),
-        (-(2**31), "is no token of the row"),
-        ("other", "is there twice"),
+        (-2, "is not a token of the row"),
+        (10**6, "is not a token of the row"),
+        (-(2**31), "is not a token of the row"),
+        ("other", "is repeated"),
     ],
 )
 def test_what_is_no_selection_at_all(indexer, value, told):
@@ -145,7 +145,7 @@ class TestByReference:
         outputs[0][0, 0] = next(t for t in range(48) if t not in outputs[0][0].tolist())
         found = unknown.check(outputs)
         assert found.status == NUMERICAL
-        assert "1 tokens are not the reference's" in found.message
+        assert "1 tokens differ from the reference" in found.message
         assert unknown.configured(extra={"dsa_reference_overlap": 0.8}).check(outputs).passed
 
 

@@ -125,7 +125,7 @@ class TestDishonest:
         found = asked.check(*calls_of(samples))
         if filters:
             assert found.status == NUMERICAL
-            assert "samples are not among the tokens left: draw" in found.message
+            assert "samples are not among the allowed tokens: draw" in found.message
 
     def test_one_row_of_many_that_is_wrong(self, sampler):
         probs = softmax(2 * np.random.default_rng(2).standard_normal((32, 200)))

@@ -132,5 +132,5 @@ class TestReading:
 
     @pytest.mark.parametrize("row", [[0.0, 0.0], [-0.5, 1.5], [float("nan"), 1.0]])
     def test_what_is_no_distribution(self, sampler, row):
-        with pytest.raises(DataError, match="row 1 of what is sampled from is no distribution"):
+        with pytest.raises(DataError, match="row 1 of the probabilities is not a distribution"):
             self.read(sampler, probs=torch.tensor([[0.5, 0.5], row]))

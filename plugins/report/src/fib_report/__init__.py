@@ -1,4 +1,4 @@
-"""The report page, how authors and solutions score, and who takes which calls in apply.
+"""Rankings, reports and the report page, and which solution apply uses for which call.
 
 Registers subcommands of ``fib report``, ``fib apply`` and ``fib validate-render``.
 """
@@ -36,17 +36,17 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def fib_register_commands() -> Iterable[CommandSpec]:
-    """Register what this plugin adds to ``fib``."""
+    """Register the commands of this plugin."""
     yield CommandSpec(
         name="report best",
         factory="fib_report.best:app",
         summary="Show the fastest correct solution of each definition.",
     )
     for name, summary in (
-        ("summary", "Count what there is, and rank the authors."),
+        ("summary", "Count definitions, solutions and traces, and rank the authors."),
         ("scores", "Rate authors or solutions: scores, fast_p, win rates and means."),
         ("coverage", "List definitions that lack workloads, solutions or evaluations."),
-        ("regressions", "Compare what was recorded before a date with what came after."),
+        ("regressions", "Compare the results before a date with those after it."),
         ("visualize", "Write a page with tables and plots."),
     ):
         yield CommandSpec(
@@ -57,23 +57,23 @@ def fib_register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="run report",
         factory="fib_report.run_addition:add_to_run",
-        summary="Why solutions failed; --lf, -x, --maxfail, --junit.",
+        summary="Reasons for failures; --lf, -x, --maxfail, --junit.",
     )
     yield CommandSpec(
         name="show",
         factory="fib_report.show:app",
-        summary="Show all that is known of a definition, solution, workload or trace.",
+        summary="Show everything recorded about a definition, solution, workload or trace.",
         priority=935,
     )
     yield CommandSpec(
         name="validate-render",
         factory="fib_report.commands:validate_render",
-        summary="Show or draw a saved report of 'fib validate'.",
+        summary="Show a saved report of 'fib validate', or convert it to HTML.",
         priority=915,
     )
     yield CommandSpec(
         name="apply",
         factory="fib_report.apply_commands:app",
-        summary="Show what would be put to work here, and build it.",
+        summary="Show which solutions apply would use here, and build them.",
         priority=910,
     )

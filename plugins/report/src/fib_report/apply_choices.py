@@ -1,4 +1,4 @@
-"""Why which solution is taken, and why the others are not: plain data, for whoever prints it."""
+"""Why apply uses one solution and not the others, as plain data."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ def explain(
     hardware: Optional[str] = None,
     axes: Optional[Mapping[str, int]] = None,
 ) -> dict[str, Any]:
-    """Explain what is taken for the calls of one definition.
+    """Explain which solutions apply uses for the calls of one definition.
 
     Parameters
     ----------
     source : TraceSet, str, Path or None
-        The dataset, as for `ApplyTable.load_or_build`. It is read anew.
+        The dataset, as for `ApplyTable.load_or_build`. It is always read again.
     name : str
         The definition.
     config : ApplyConfig or ApplyConfigRegistry, optional
-        The bounds on errors.
+        The largest errors allowed.
     hardware : str, optional
-        Whose records count; by default this machine's.
+        Use the traces of this hardware; by default those of this machine.
     axes : mapping of str to int, optional
-        Look at keys of these sizes only; axes that are not named may have any.
+        Show only keys with these sizes; axes that are not named may have any size.
 
     Returns
     -------
     dict
         ``definition``, ``op_type``, ``hardware``. ``atol``, ``rtol``: the largest errors;
-        ``both``: whether both must be kept, or one is enough. ``best``: the solution for sizes
-        that nobody has recorded, where that is wanted. ``keys``: each that was recorded on this
-        hardware, with its ``axes``, ``feats`` and ``contenders``, the winner first.
-        ``solutions``: each of the definition, and each of which there are runs, most keys won
-        first, with the ``refusals`` of its runs. ``problems``: what of the dataset cannot be read.
+        ``both``: whether a result must keep both or just one. ``best``: the solution for sizes
+        without traces, if the config asks for one. ``keys``: the keys recorded on this
+        hardware, each with its ``axes``, ``feats`` and ``contenders``, the winner first.
+        ``solutions``: the solutions of the definition and of its traces, most keys won first,
+        with the ``refusals`` of their runs. ``problems``: parts of the dataset that are unreadable.
 
     Raises
     ------
     UnknownNameError
-        If the dataset has no such definition, or the definition no such variable axis.
+        If the dataset has no such definition, or the definition has no such variable axis.
     SelectionError
         If no key has these sizes.
     DatasetNotFoundError
@@ -79,7 +79,7 @@ def explain(
         for ranking in [one.rankings.get(key, [])]
     ]
     if axes and not keys:
-        raise _nobody(name, one.keys, axes, found.hardware)
+        raise _not_recorded(name, one.keys, axes, found.hardware)
     return {
         "definition": name,
         "op_type": definition.op_type,
@@ -97,15 +97,15 @@ def explain(
 def explain_all(
     source: Optional[Dataset], config: Config = None, *, hardware: Optional[str] = None
 ) -> dict[str, Any]:
-    """Return what there is for each definition of a dataset, in short; see `explain`.
+    """Return an overview of each definition of a dataset; see `explain` for the details of one.
 
     Returns
     -------
     dict
-        ``hardware``, ``problems``, and ``definitions``: in the order of the dataset, those that it
-        lacks last. Each says how many ``solutions``, ``runs``, ``keys`` and ``open_keys``, which
-        nobody gets, there are; the number of keys by winner, and of runs that do not count by
-        reason.
+        ``hardware``, ``problems``, and ``definitions``: in the order of the dataset, followed by
+        definitions that only traces name. Each has the number of ``solutions``, ``runs``, ``keys``
+        and ``open_keys`` (keys without a winner), the number of keys of each winner
+        (``winners``), and the number of runs that do not count for each reason (``refused``).
     """
     found = ApplyTable.load_or_build(source, config, hardware=hardware)
     source_of = found.source
@@ -133,10 +133,10 @@ def explain_all(
     return {"hardware": found.hardware, "definitions": overviews, "problems": found.problems}
 
 
-def _nobody(
+def _not_recorded(
     name: str, keys: list[ApplyKey], axes: Mapping[str, int], hardware: str
 ) -> SelectionError:
-    """Return the error for sizes that nobody has recorded, with those that are nearest."""
+    """Return the error for sizes without traces; its hint names the nearest recorded sizes."""
 
     def distance(key: ApplyKey) -> float:
         known = dict(key.axes)
@@ -149,8 +149,8 @@ def _nobody(
     near = "; ".join(sizes(key.axes) for key in sorted(keys, key=distance)[:5])
     more = " …" if len(keys) > 5 else ""
     return SelectionError(
-        f"nobody has recorded {name!r} with {sizes(axes.items())} on {hardware}",
-        hint=f"recorded are {near}{more}" if near else "ask for all sizes to see where it was",
+        f"no trace of {name!r} with {sizes(axes.items())} on {hardware}",
+        hint=f"recorded sizes: {near}{more}" if near else "leave out --axes to see all sizes",
     )
 
 
@@ -170,7 +170,7 @@ def _solutions(name: str, table: ApplyTable) -> list[dict[str, Any]]:
             told = {"kind": reason.kind, "text": reason.text, "runs": 0}
             by_kind.setdefault(reason.kind, told)["runs"] += runs
         if not one.runs[solution]:
-            by_kind["no runs"] = {"kind": "no runs", "text": "there is no run of it", "runs": 0}
+            by_kind["no runs"] = {"kind": "no runs", "text": "it has no runs", "runs": 0}
         found.append(
             {
                 "name": solution,

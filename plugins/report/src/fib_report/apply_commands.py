@@ -1,4 +1,4 @@
-"""``fib apply``: who would take which calls here, and why; and building the winners ahead."""
+"""``fib apply``: which solutions apply would use here and why, and building them in advance."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply import ApplyConfig
 
 app = options.command_group(
-    "apply", "Show which recorded solutions would be put to work here, and build them ahead."
+    "apply", "Show which recorded solutions apply would use here, and build them in advance."
 )
 
-_HARDWARE = "Look at the traces of other hardware: its name as traces have it."
+_HARDWARE = "Use the traces of this hardware instead; give its name as in the traces."
 Hardware = Annotated[Optional[str], option("--hardware", metavar="NAME", help=_HARDWARE)]
 _DEVICE = (
-    "The device here whose traces count: cpu, cuda or cuda:1. Default: a GPU if there is one, else "
-    "the CPU."
+    "Use the traces of this device: cpu, cuda or cuda:1. Default: a GPU if there is one, else the "
+    "CPU."
 )
 Device = Annotated[
     Optional[str], option("--device", metavar="DEVICE", callback=known_device, help=_DEVICE)
@@ -49,30 +49,30 @@ _ATOL = "Largest absolute error. Default: by dtype."
 MaxAtol = Annotated[Optional[float], option("--max-atol", metavar="X", help=_ATOL)]
 _RTOL = "Largest relative error. Default: by dtype."
 MaxRtol = Annotated[Optional[float], option("--max-rtol", metavar="X", help=_RTOL)]
-_JOBS = "Builds at once. Default: one for each core, as far as memory goes."
+_JOBS = "Number of parallel builds. Default: one per core, as far as memory allows."
 Jobs = Annotated[Optional[int], option("--jobs", "-j", metavar="N", help=_JOBS)]
 NoHelper = Annotated[
     bool,
-    typer.Option("--no-helper", help="Do not compile the helper that calls are dispatched with."),
+    typer.Option("--no-helper", help="Do not compile the helper that dispatches calls faster."),
 ]
-_AXES = "Only calls of these sizes: M=16, or M=16 N=4096. Goes last."
+_AXES = "Only calls with these sizes: M=16, or M=16 N=4096. Must be the last option."
 Axes = Annotated[Optional[list[str]], option("--axes", metavar="NAME=SIZE...", help=_AXES)]
 
 
 def bounds(max_atol: Optional[float], max_rtol: Optional[float]) -> ApplyConfig:
-    """Return the settings of apply with these bounds."""
+    """Return an `ApplyConfig` with these limits on errors."""
     from flashinfer_bench.apply import ApplyConfig
 
     return ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
 
 
 def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
-    """Return the name of the hardware as traces have it."""
+    """Return the hardware's name as it is in traces."""
     if hardware is not None and device is not None:
         raise typer.BadParameter("give --device or --hardware, not both")
     from flashinfer_bench.tensors.devices import this_hardware
 
-    # No hardware is called like a device; older scripts have these here.
+    # Older scripts pass devices to --hardware; no hardware has such a name.
     if hardware is None or hardware == "cpu" or hardware.partition(":")[0] == "cuda":
         return this_hardware(hardware if device is None else device)
     return hardware
@@ -93,14 +93,14 @@ def build(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Build the solutions that would be put to work, several at a time.
+    """Build the solutions that apply would use here, several at a time.
 
-    Compiled solutions stay in the cache, so that programs that enable apply find them there. They
-    are built as apply builds them: in this process, which imports their code. Exits with 1 if one
-    fails, and with 4 if this machine lacks something for one.
+    The builds stay in the cache for programs that enable apply. Like apply, this command builds and
+    imports the solutions in its own process. Exits with 1 if a build fails, and with 4 if this
+    machine lacks something that a solution needs.
 
-    Once for each torch a small helper is compiled as well, with which calls are dispatched more
-    quickly. Where that is not possible, they are dispatched without it.
+    Also compiles a small helper that makes dispatch faster, once for each version of torch. Without
+    the helper, dispatch is slower but otherwise the same.
     """
     set_up_logging(log_level)
     from flashinfer_bench.apply.runtime import Builds
@@ -116,13 +116,13 @@ def build(
             counts[name, one.best] += 0  # listed, even if it wins no key
     if not counts:
         raise SelectionError(
-            f"no solution of the dataset may be used on {place}", hint="'fib apply list' says why"
+            f"apply can use no solution of the dataset on {place}", hint="see 'fib apply list'"
         )
-    # Those with most keys first; equals by name.
+    # Solutions with the most keys first, ties by name.
     wanted = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     results: dict[str, Optional[Exception]] = {}
     begin, interrupted, helper = time.monotonic(), True, _helper("skipped")
-    with suppress(KeyboardInterrupt), redirect_stdout(sys.stderr):  # for what a builder prints
+    with suppress(KeyboardInterrupt), redirect_stdout(sys.stderr):  # builders may print
         for name, error in Builds(found.source).ahead([each for (_, each), _ in wanted], jobs):
             results[name] = error
             talk(printable(f"build {len(results)}/{len(wanted)}: {_state(error)} {name}"))
@@ -163,29 +163,29 @@ def build(
     raise typer.Exit(ExitCode.CAPABILITY if "unavailable" in states else ExitCode.OK)
 
 
-_WITHOUT = "calls are dispatched without it, as rightly but more slowly"
+_WITHOUT = "dispatch works without it, but is slower"
 _HELPER_TEXTS = {
-    "built": "compiled; programs that enable apply from now on dispatch calls with it",
-    "present": "compiled before; programs that enable apply dispatch calls with it",
-    "skipped": f"not asked for; unless it was compiled before, {_WITHOUT}",
+    "built": "compiled; programs that enable apply use it from now on",
+    "present": "already compiled; programs that enable apply use it",
+    "skipped": f"not compiled (--no-helper); {_WITHOUT}",
     "unavailable": f"not compiled ({{}}); {_WITHOUT}",
     "failed": f"not compiled ({{}}); {_WITHOUT}",
 }
 
 
 def _helper(state: str, reason: Optional[str] = None, log: str = "") -> dict[str, Any]:
-    """Say what became of the helper of the dispatcher: `state` is one of `_HELPER_TEXTS`."""
+    """Return the JSON about the dispatch helper; `state` is a key of `_HELPER_TEXTS`."""
     return {"state": state, "reason": reason, "log": log}
 
 
 def _build_helper() -> dict[str, Any]:
-    """Compile the helper of the dispatcher, unless it is there; what goes wrong costs only it."""
+    """Compile the dispatch helper unless it exists; a failure is reported and not raised."""
     try:
         from flashinfer_bench.apply.dispatch.recognition import build_helper, by_helper
 
         if by_helper() is not None:
             return _helper("present")
-        talk("helper: compiling, which may take half a minute")
+        talk("helper: compiling, may take half a minute")
         build_helper()
         if by_helper() is not None:
             return _helper("built")
@@ -193,7 +193,7 @@ def _build_helper() -> dict[str, Any]:
         return _helper("unavailable", _reason(error))
     except FibError as error:
         return _helper("failed", _reason(error), getattr(error, "log", ""))
-    return _helper("failed", "it does not work with the torch that is installed")
+    return _helper("failed", "it does not work with the installed torch")
 
 
 def _state(error: Optional[Exception]) -> str:
@@ -211,7 +211,7 @@ def _reason(error: Exception) -> str:
 
 @app.command("explain", cls=GreedyCommand)
 def explain(
-    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="Its name.")],
+    definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="Name of a definition.")],
     local: options.OneLocal = None,
     axes: Axes = None,
     device: Device = None,
@@ -221,10 +221,10 @@ def explain(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Show which solution takes the calls of a definition, and why the others do not.
+    """Show which solutions apply would use for a definition, and why not the others.
 
-    First the solutions that may take each recorded key (size), the winner first; then all
-    solutions, with the reasons for which traces of them do not count. Nothing is built or run.
+    The first table ranks the solutions for each recorded key (size), the winner first. The second
+    lists all solutions, with the reasons why traces do not count. Nothing is built or run.
     """
     set_up_logging(log_level)
     sizes = _parse_axes(axes or ())
@@ -240,7 +240,7 @@ def explain(
     if as_json:
         emit_document(dataset=dataset, **found)
     else:
-        table(f"Who takes {definition}", _KEY_COLUMNS, _key_rows(found["keys"]))
+        table(f"Ranking for {definition}", _KEY_COLUMNS, _key_rows(found["keys"]))
         emit("")
         table("Solutions", _SOLUTION_COLUMNS, map(_solution_row, found["solutions"]))
     talk(printable(f"{definition} on {found['hardware']}"))
@@ -249,7 +249,7 @@ def explain(
     winners = sum(bool(key["contenders"]) for key in found["keys"])
     talk(f"{winners:,} of {len(found['keys']):,} recorded keys have a winner")
     if found["best"] is not None:
-        talk(printable(f"with on_miss_policy='use_def_best', other keys go to {found['best']}"))
+        talk(printable(f"with on_miss_policy='use_def_best', {found['best']} takes all other keys"))
     raise typer.Exit(_tell_problems(found["problems"]))
 
 
@@ -259,7 +259,7 @@ def _parse_axes(values: Sequence[str]) -> dict[str, int]:
     for part in (part for value in values for part in value.split(",")):
         name, equals, size = part.strip().partition("=")
         if not equals or not name or not (size.isascii() and size.isdecimal()):
-            raise typer.BadParameter(f"{part!r} is no size of an axis; write it as M=16")
+            raise typer.BadParameter(f"{part!r} is not of the form NAME=SIZE, such as M=16")
         if sizes.setdefault(name, int(size)) != int(size):
             raise typer.BadParameter(f"axis {name!r} has two sizes, {sizes[name]} and {int(size)}")
     return sizes
@@ -271,7 +271,7 @@ _SOLUTION_COLUMNS = ("solution", "keys", "won", "runs", "counted", "why_not")
 
 def _key_rows(keys: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
     for key in keys:
-        # The sizes as ``--axes`` takes them, and what else counts after them.
+        # Sizes in the form of ``--axes``, then the other features of the key.
         parts = {**key["axes"], **key["feats"]}.items()
         text = " ".join(f"{name}={value}" for name, value in parts) or "any"
         if not key["contenders"]:
@@ -296,7 +296,7 @@ def _runs(count: int) -> str:
 
 
 def _tell_problems(problems: Sequence[str]) -> ExitCode:
-    """Say what of the dataset could not be read; return the exit code of the command."""
+    """Report unreadable parts of the dataset; return the exit code of the command."""
     tell_broken([printable(problem.splitlines()[0]) for problem in problems])
     return ExitCode.FINDINGS if problems else ExitCode.OK
 
@@ -314,11 +314,11 @@ def list_definitions(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Show for each definition what would be put to work.
+    """Show which solutions apply would use for each definition.
 
-    One row for each: how many keys (sizes) were recorded on this hardware, how many of them have a
-    winner, the winners with the number of their keys, and how many traces do not count for which
-    reason. Nothing is built or run.
+    A row has the number of keys (sizes) recorded on this hardware, how many of them have a winner,
+    each winner with its number of keys, and how many traces do not count, by reason. Nothing is
+    built or run.
     """
     set_up_logging(log_level)
     from fib_report.apply_choices import explain_all
@@ -336,9 +336,9 @@ def list_definitions(
     elsewhere = sum(one["refused"].get("hardware", 0) for one in definitions)
     if elsewhere:
         talk(f"not counted: {elsewhere:,} {_runs(elsewhere)} on other hardware")
-    strangers = [one["definition"] for one in definitions if not one["known"]]
-    if strangers:
-        talk(printable(f"the dataset lacks the definitions of {', '.join(strangers)}"))
+    unknown = [one["definition"] for one in definitions if not one["known"]]
+    if unknown:
+        talk(printable(f"definitions with traces that the dataset lacks: {', '.join(unknown)}"))
     raise typer.Exit(_tell_problems(found["problems"]))
 
 

@@ -36,13 +36,13 @@ class SpeedupMetrics(SchemaModel):
     avg_speedup : float
         Mean speedup over the baseline; 0 for a solution with a failed trace.
     definitions : int
-        How many definitions that is: 1 for a solution.
+        Number of definitions; 1 for a solution.
     workloads : int
-        How many workloads were compared.
+        Number of workloads that were compared.
     success_rate : float
         Share of the traces of these solutions that passed.
     win_rate : float
-        Share of the workloads that were compared on which it was faster than the baseline.
+        Share of the compared workloads on which it was faster than the baseline.
     best_solutions : dict of str to str
         The solution that counts, by definition.
     """
@@ -65,7 +65,7 @@ class TraceSetSummary(SchemaModel):
     rankings : list of (str, SpeedupMetrics)
         Authors, best first.
     unranked : dict of str to str
-        Definitions that do not enter the ranking, with the reason.
+        Definitions that are not in the ranking, with the reason.
     """
 
     total: int
@@ -82,7 +82,7 @@ class TraceSetSummary(SchemaModel):
 
 
 class Ranking:
-    """Scores and ranks by some runs.
+    """Scores and ranks solutions and authors.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Ranking:
     rows : iterable of RunRow
         The runs.
     definitions : iterable of str
-        Those that are ranked.
+        The definitions to rank.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Ranking:
     def of(
         cls, data: TraceSet, op_type: Optional[str] = None, definition_name: Optional[str] = None
     ) -> Ranking:
-        """Return the ranking by all runs of a dataset, or by those that are in scope.
+        """Return the ranking by all runs of a dataset, or by those in scope.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Ranking:
             raise ConfigError("give op_type or definition_name, not both")
         if definition_name not in (None, *data.definitions):
             raise UnknownNameError(
-                f"there is no definition '{definition_name}' in the dataset",
+                f"the dataset has no definition '{definition_name}'",
                 unknown=(str(definition_name),),
             )
         if op_type is not None:
@@ -244,14 +244,14 @@ def _find_baseline(
     raise DataError(
         f"definition '{definition}' has {count} by the baseline author '{baseline_author}'; "
         "exactly one is needed",
-        hint="name another baseline author, or add a baseline solution",
+        hint="name another baseline author, or add a solution by this one",
     )
 
 
 def _ranked(
     per_definition: Iterable[Mapping[str, SpeedupMetrics]],
 ) -> list[tuple[str, SpeedupMetrics]]:
-    """Combine the scores on single definitions into a ranking: best first, equals by name."""
+    """Combine the scores on single definitions into a ranking: best first, ties by name."""
     by_author: dict[str, list[SpeedupMetrics]] = {}
     for scores in per_definition:
         for author, score in scores.items():

@@ -1,4 +1,4 @@
-"""Comparing solutions with a baseline: a solution, or the fastest of an author, in each task."""
+"""Comparison of solutions with a baseline: a solution, or an author's fastest in each task."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ Task = tuple[str, str, str]
 
 
 def speedup_over(baseline: Measured, own: Measured) -> Measured:
-    """Return the latency of a baseline over another; exactly 1 over that of itself."""
-    if baseline == own:  # one and the same run, in which its errors cancel out
+    """Return the latency of a baseline over another latency; exactly 1 for the baseline itself."""
+    if baseline == own:  # the same run: errors cancel out
         return Measured(1.0, (1.0, 1.0) if own.ends is not None else None)
     return ratio_of(baseline, own)
 
 
 @dataclass(frozen=True)
 class Against:
-    """How a solution compares with the baseline, by separate runs of both: unpaired.
+    """How a solution compares with the baseline, unpaired: from separate runs of both.
 
     Attributes
     ----------
     speedup : Measured
-        Latency of the baseline over that of the solution: geometric mean over what both solved.
+        Latency of the baseline over that of the solution: geometric mean over the workloads that
+        both solved.
     workloads : int
-        Number of these.
+        Number of these workloads.
     """
 
     speedup: Measured
@@ -44,19 +45,19 @@ class Against:
 
 
 class NamedBaseline:
-    """A solution, or the solutions of an author, with which others are compared.
+    """The solution, or the solutions of the author, that others are compared with.
 
     Parameters
     ----------
     results : sequence of Result
-        As `latest_results` gives them; those of the baseline among them.
+        As `latest_results` returns them, including those of the baseline.
     name : str
-        Of a solution, or of an author if no solution has it: their fastest counts on each workload.
+        Name of a solution, or else of an author, whose fastest counts on each workload.
 
     Raises
     ------
     UnknownNameError
-        If there is neither a result of such a solution nor of such an author.
+        If no solution or author of that name has results.
     """
 
     def __init__(self, results: Sequence[Result], name: str) -> None:
@@ -65,8 +66,8 @@ class NamedBaseline:
         if name not in known:
             close = get_close_matches(name, known, n=3) or sorted(authors)[:8]
             raise UnknownNameError(
-                f"there is no result of a solution or author {name!r} to compare with",
-                hint=f"close to it or there: {', '.join(close)}",
+                f"no results of a solution or author {name!r} to compare with",
+                hint=f"similar or available names: {', '.join(close)}",
                 unknown=(name,),
             )
         self._settings = split_by_setting(results)
@@ -98,9 +99,9 @@ def baseline_latencies(results: Iterable[Result], name: str) -> dict[Task, Measu
     Parameters
     ----------
     results : iterable of Result
-        Of one timer and cache mode.
+        Results with the same timer and cache mode.
     name : str
-        Of a solution, or of an author if no solution has it: their fastest counts in each task.
+        Name of a solution, or else of an author, whose fastest counts in each task.
     """
     given = list(results)
     mine = [one for one in given if one.solution == name]
@@ -108,7 +109,7 @@ def baseline_latencies(results: Iterable[Result], name: str) -> dict[Task, Measu
 
 
 def fastest_of(results: Iterable[Result]) -> dict[Task, Measured]:
-    """Return the lowest latency in each task that was solved."""
+    """Return the lowest latency of each solved task."""
     fastest: dict[Task, Measured] = {}
     for result in results:
         latency, task = latency_of(result), task_of(result)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from fib_report.scores import Best, SolutionScore
 
 Top = Annotated[
-    int, typer.Option("--top", metavar="N", min=1, help="Show the N best, with their ranks.")
+    int, typer.Option("--top", metavar="N", min=1, help="Show the N best with their ranks.")
 ]
 Untrusted = Annotated[
     bool,
-    typer.Option("--untrusted", help="Leave out workloads whose results can be had from memory."),
+    typer.Option("--untrusted", help="Leave out replayable workloads."),
 ]
 
 # Definition, solution, device, and timer with cache mode.
@@ -51,11 +51,11 @@ def best(
 ) -> None:
     """Show the fastest correct solution of each definition.
 
-    One for each device, timer and cache mode. It has to have passed on every workload on which it
-    was last evaluated, and none of its latencies may be disputed; among those with the most
-    workloads the lowest geometric mean of the latencies wins. Its lead is the runner-up's geometric
-    mean over its own. Solutions whose 95 % intervals overlap share a rank (=1): which of them is
-    faster is not known.
+    Each device, timer and cache mode has its own ranking. Only solutions that passed on every
+    workload in their latest evaluations are ranked, without disputed latencies; of those with the
+    most workloads, the one with the lowest geometric mean latency wins. The lead is the runner-up's
+    geometric mean over the winner's. Solutions whose 95 % intervals overlap share a rank (=1): it
+    is not known which of them is faster.
     """
     set_up_logging(log_level)
     from fib_report.baselines import NamedBaseline
@@ -65,7 +65,7 @@ def best(
 
     names = {"definitions": definitions, "op_types": op_types, "hardware": hardware}
     narrowed = {"solutions": solutions, "authors": authors}
-    # The baseline need not be among those that are ranked.
+    # The baseline may be left out by the filters.
     opened, everything = tables.open_results(local, hub, **names, **({} if baseline else narrowed))
     results = everything
     if baseline and (solutions or authors):
@@ -109,31 +109,31 @@ def best(
     )
     tables.tell_mixtures(mixtures((one.hardware, one.conditions) for one in results if one.passed))
     if not found:
-        talk("no solution passed on all its workloads")
+        talk("no solution passed on all of its workloads")
     if disputed:
-        told = "not ranked, as latencies are disputed ('fib run --resume' measures again)"
+        told = "not ranked, because latencies are disputed ('fib run --resume' measures them again)"
         talk(f"{told}: {', '.join(disputed)}")
     if replayable:
-        told = "some workloads show every call the same values, so results can be kept"
-        talk(f"{told} (--untrusted leaves them out): {', '.join(replayable)}")
+        told = "definitions with replayable workloads, whose results may come from memory"
+        talk(f"{told} (--untrusted leaves these out): {', '.join(replayable)}")
     if loose:
-        told = "loose tolerance: right within 0.01, but not by 'fib run --tolerance dtype'"
+        told = "loose tolerance: passed within 0.01, would fail with 'fib run --tolerance dtype'"
         talk(f"{told}: {', '.join(loose)}")
     tied = [one for one in found if one.ties]
     if tied:
         talk(f"{len(tied)} of {len(found)} rankings have no clear winner: intervals overlap")
     if baseline:
-        talk(f"vs_baseline: latency of {baseline} over the solution's, unpaired: separate runs")
+        talk(f"vs_baseline: latency of {baseline} over the solution's; unpaired (separate runs)")
     raise typer.Exit(opened.exit_code())
 
 
 class _Row(NamedTuple):
-    """A line of the table: one of the ranked solutions of a definition."""
+    """A row of the table: one of the ranked solutions of a definition."""
 
     best: Best
     score: SolutionScore
     against: Optional[Against]
-    share: Optional[float]  # of what the device can do
+    share: Optional[float]  # share of the limit
     runs: Sequence[Result]
 
     @property
@@ -160,7 +160,7 @@ def _columns(*, with_baseline: bool, has_limits: bool) -> list[Column]:
         Column("geomean_ms", "score.latency", measured=True),
         Column("speedup", "score.reference_speedup", measured=True),
         *(against if with_baseline else ()),
-        # People see it once `fib calibrate` has measured what the device can do.
+        # The table shows it only after `fib calibrate` has measured the device.
         Column("share_of_limit", "share", people=has_limits),
         Column("workloads", "score.passed"),
         Column("solutions", "best.tried", people=False),
@@ -190,7 +190,7 @@ def _notes(row: _Row) -> Iterator[str]:
         yield f"loose tolerance on {score.loose} of {score.passed} workloads"
     before = score.references.get("before", 0)
     if before:
-        yield f"reference timed before, not beside, on {before} of {score.passed} workloads"
+        yield f"reference timed separately on {before} of {score.passed} workloads"
 
 
 def _document(row: _Row, columns: Sequence[Column], rooflines: Rooflines) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _document(row: _Row, columns: Sequence[Column], rooflines: Rooflines) -> dic
 
 
 def _limits(roofline: Optional[Roofline]) -> Mapping[str, Any]:
-    """Return what JSON tells of the work of a call, and of the time that it takes at least."""
+    """Return the JSON fields for the work of a call and the shortest time it can take."""
     if roofline is None:
         return {}
     work = roofline.work
@@ -229,7 +229,7 @@ def _measured(value: Any, ends: Any) -> Any:
     return None if value is None else SimpleNamespace(value=value, ends=ends)
 
 
-# What JSON tells of the latency on one workload.
+# The JSON fields for one workload.
 _RESULT = (
     Column("workload", "workload"),
     Column("axes", "axes"),

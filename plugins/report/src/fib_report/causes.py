@@ -1,4 +1,4 @@
-"""Why evaluations failed: the one line of each that decides, and equal ones together."""
+"""Why evaluations failed: the decisive line of each log, and grouping of equal reasons."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Evaluation, Trace
 
-NO_LOG = "(no log was recorded)"
+NO_LOG = "(no log recorded)"
 
 _LONGEST = 400
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
-# What the judge says itself begins with the stage that failed.
+# The judge's own messages begin with the stage that failed.
 _STAGE = re.compile(r"(?:start|compile|load|inputs|call|check|time): (?=\S)")
 _BUILD = re.compile(r"\w*BuildError: (?:solution '[^']*': )?")
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 _COMPILED = re.compile(r"\b(?:error|fatal)\b[^:]{0,20}:", re.I)
 _NAMED = re.compile(r"\b(?:\w*error|\w*exception|fault|fatal|killed|timed out)\b", re.I)
-# A place in the sources of a solution, which are in a folder of the worker's, or have no folder.
+# A line of a solution's source: in a folder of the worker, or without a folder.
 _PLACE = re.compile(
     r'^ *File "(?:[^"\n]*/candidate-[^/"\n]+/[^/"\n]+/)?([\w.-][^"\n]*)", line (\d+)', re.M
 )
@@ -39,7 +39,7 @@ def reason_of(evaluation: Evaluation) -> str:
     Parameters
     ----------
     evaluation : Evaluation
-        One that did not pass.
+        A failed evaluation.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def reason_of(evaluation: Evaluation) -> str:
     line = decisive_line(evaluation.log)
     if evaluation.status is EvaluationStatus.RUNTIME_ERROR and not _HAS_PLACE.search(line):
         places = _PLACE.findall(evaluation.log)
-        # Of a crash the most recent call is the first one, of an exception the last.
+        # Crash reports list the most recent call first, tracebacks last.
         place = places and places[0 if "most recent call first" in evaluation.log else -1]
         line = f"{':'.join(place)}: {line}" if place else line
     return line
@@ -69,7 +69,7 @@ def _wrong_values(evaluation: Evaluation, first: dict[str, Any]) -> str:
     told = [f"{first.get('output')}{f'[{index}]' if index else ''} is {got}, expected {expected}"]
     share = extra.get("matched_ratio")
     if index and isinstance(share, float):
-        # Not 100 % where some are right.
+        # Do not round up to 100 % if some are right.
         percent = 100 * (1 - share) if share in (0.0, 1.0) else min(100 * (1 - share), 99.9)
         told.append(f"{percent:.3g} % of the elements are wrong")
     if extra.get("nonfinite_mismatches"):
@@ -93,14 +93,14 @@ def decisive_line(log: str) -> str:
     Parameters
     ----------
     log : str
-        The log of a failed evaluation, of this or another release.
+        The log of a failed evaluation, by this or another release.
 
     Returns
     -------
     str
-        What the judge says first; in other logs the last exception, else the first error of a
-        compiler, else the last line that speaks of an error, else the last line. At most 400
-        characters.
+        The first line of the judge's message; in other logs the last exception, else the first
+        compiler error, else the last line that mentions an error, else the last line. At most
+        400 characters.
     """
     text = _COLOUR.sub("", log)
     own, _, output = text.partition("--- output ---")
@@ -133,7 +133,7 @@ def without_numbers(line: str) -> str:
 
 
 def cause(log: str) -> str:
-    """Return `decisive_line` without numbers, so that equal failures look equal.
+    """Return `decisive_line` with numbers replaced, so that similar failures compare equal.
 
     Parameters
     ----------
@@ -156,11 +156,11 @@ class Failures(NamedTuple):
     status : EvaluationStatus
         How they ended.
     reason : str
-        The line of the first of them.
+        The reason of the first of them.
     total : int
-        How many there are.
+        Number of failed evaluations.
     solutions : tuple of (str, str)
-        Definition and solution of each, without repetition.
+        Definition and solution of each, without duplicates.
     """
 
     status: EvaluationStatus
@@ -172,7 +172,7 @@ class Failures(NamedTuple):
 def group_failures(traces: Iterable[Trace]) -> list[Failures]:
     """Return why some of `traces` failed, the most frequent reason first.
 
-    Reasons that differ in numbers alone are one. Wrong outputs are one reason for each solution.
+    Reasons that differ only in numbers are grouped. All wrong outputs of a solution are one reason.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The subcommands of ``fib report`` that this plugin adds."""
+"""Subcommands of ``fib report``, and ``fib validate-render``."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def summary(
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
-    """Count what there is, and rank the authors.
+    """Count definitions, solutions and traces, and rank the authors.
 
-    One row for each definition, then one for each author on each device (with each timer and cache
-    mode), then how the latencies were taken.
+    Three tables: definitions; authors on each device, with each timer and cache mode; and how the
+    latencies were measured.
     """
     set_up_logging(log_level)
     from fib_report.results import mixtures
@@ -67,10 +67,10 @@ def summary(
     selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = summarize(opened.trace_set, selection, baseline_author)
     if not found.definitions:
-        raise SelectionError("the filters leave no definition")
+        raise SelectionError("no definition matches the filters")
     optional: dict[str, Sequence[Any]] = {
         f"Authors, compared with {found.baseline_author}": found.rankings,
-        "How latencies were taken": found.timings,
+        "How latencies were measured": found.timings,
     }
     tables.write_tables(
         tables.chosen_format(output_format, as_json),
@@ -95,7 +95,7 @@ def summary(
         talk("statuses: " + ", ".join(f"{n:,} {name}" for name, n in found.statuses.items()))
     if found.unranked:
         reasons = list(found.unranked.values())
-        talk(f"not in the ranking: {len(reasons)} definitions; the first because {reasons[0]}")
+        talk(f"definitions not in the ranking: {len(reasons)}; reason for the first: {reasons[0]}")
         talk("hint: name another author with --baseline-author; --json lists all reasons")
     tables.tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in found.timings))
     raise typer.Exit(opened.exit_code())
@@ -108,8 +108,8 @@ def _dataclass_table(title: str, rows: Sequence[Any]) -> tables.Table:
 
 # ------------------------------------------------------------------------------------- coverage
 
-GapsOnly = Annotated[bool, typer.Option("--gaps", help="Only definitions that lack something.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is lacking.")]
+GapsOnly = Annotated[bool, typer.Option("--gaps", help="Show only definitions with gaps.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are gaps.")]
 
 
 def coverage(
@@ -127,8 +127,8 @@ def coverage(
 ) -> None:
     """Show which definitions lack workloads, solutions or evaluations.
 
-    A device that was used for any of them is expected for all. One column for each device counts
-    the pairs of a solution and a workload that were evaluated there.
+    A device that was used for one definition is expected for all. The column of a device counts the
+    pairs of solution and workload that were evaluated on it.
     """
     set_up_logging(log_level)
     from fib_report.coverage import find_gaps
@@ -137,7 +137,7 @@ def coverage(
     selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     found = find_gaps(opened.trace_set, selection, baseline_author)
     if not found:
-        raise SelectionError("the filters leave no definition")
+        raise SelectionError("no definition matches the filters")
     lacking = [one for one in found if not one.complete]
     shown = lacking if gaps else found
     devices = list(found[0].evaluated)
@@ -151,7 +151,7 @@ def coverage(
         [("Coverage", columns, rows)],
         lambda: {"devices": devices, "definitions": shown},
     )
-    talk(f"{len(lacking)} of {len(found)} definitions lack something")
+    talk(f"{len(lacking)} of {len(found)} definitions have gaps")
     raise typer.Exit(ExitCode.FINDINGS if strict and lacking else opened.exit_code())
 
 
@@ -159,7 +159,7 @@ def coverage(
 
 _DATE = "2026-03-01, 2026-03-01T12:00 (UTC), 30d or 4w ago"
 Since = Annotated[
-    str, typer.Option("--since", metavar="DATE", help=f"Results from then on are new: {_DATE}.")
+    str, typer.Option("--since", metavar="DATE", help=f"Results since this date are new: {_DATE}.")
 ]
 Until = Annotated[
     Optional[str],
@@ -168,9 +168,10 @@ Until = Annotated[
     ),
 ]
 Threshold = Annotated[
-    float, typer.Option("--threshold", metavar="RATIO", help="Smallest ratio that counts.")
+    float,
+    typer.Option("--threshold", metavar="RATIO", help="Smallest ratio that is a change."),
 ]
-Improvements = Annotated[bool, typer.Option("--improvements", help="Show what became better, too.")]
+Improvements = Annotated[bool, typer.Option("--improvements", help="Show improvements as well.")]
 
 _CHANGE = (
     Column("change", "kind"),
@@ -206,12 +207,12 @@ def regressions(
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
-    """Compare the latest results before a date with the latest since.
+    """Compare the latest results before a date with the latest after it.
 
-    The same solution on the same workload and device is compared. Broken: it passed and now fails.
-    Slower: the latency grew by the threshold and, where samples were kept, their middle halves do
-    not overlap. Latencies of different timers or cache modes are not compared. Exits with 1 if
-    anything became worse.
+    Compares each solution on each workload and device. Broken: passed before, fails now. Slower:
+    the latency grew by the threshold and, if samples were kept, their middle halves do not overlap.
+    Latencies with different timers or cache modes are not compared. Exits with 1 if there are
+    regressions.
     """
     set_up_logging(log_level)
     from fib_report.regressions import compare_dates, parse_date
@@ -246,9 +247,9 @@ def regressions(
     counts = [f"{kinds.count(kind):,} {kind}" for kind in dict.fromkeys(kinds)]
     talk(f"compared: {found.compared:,}; " + (", ".join(counts) if counts else "no change"))
     for what, count in (
-        ("without a result before", found.added),
-        ("latencies not compared, taken with another timer or cache mode", found.other_clock),
-        ("left out, their time stamps are no dates", found.unreadable),
+        ("new results, nothing to compare with", found.added),
+        ("latencies not compared, different timers or cache modes", found.other_clock),
+        ("results left out, invalid timestamps", found.unreadable),
     ):
         if count:
             talk(f"{what}: {count:,}")
@@ -266,7 +267,7 @@ Thresholds = Annotated[
 BySolution = Annotated[bool, typer.Option("--by-solution", help="Rate solutions, not authors.")]
 Reference = Annotated[
     bool,
-    typer.Option("--reference", help="Compare with the definition's reference, not an author."),
+    typer.Option("--reference", help="Compare with the reference instead of an author."),
 ]
 
 
@@ -287,12 +288,12 @@ def scores(
 ) -> None:
     """Rate authors or solutions: scores, fast_p, win rates and means.
 
-    By the latest result of each solution, workload and device; devices, timers and cache modes are
-    rated apart. A task is one workload of one definition. fast_p is the share of all tasks solved
-    and more than p times as fast; win_p the share of the solved tasks in which it is at least p
-    times as fast; geomean and mean are over the solved tasks; score is the mean speed-up, 0 for
-    solutions that ever failed. Those with the same fast_p whose 95 % intervals of the geomean
-    overlap share a rank (=2).
+    Uses the latest result of each solution, workload and device; each device, timer and cache mode
+    is rated separately. A task is one workload of one definition. fast_p: the share of all tasks
+    that were solved more than p times as fast. win_p: the share of the solved tasks that were at
+    least p times as fast. geomean, mean: of the speed-ups in solved tasks. score: the mean
+    speed-up, 0 for solutions that ever failed. Entries with the same fast_p share a rank (=2) if
+    the 95 % intervals of their geomeans overlap.
     """
     set_up_logging(log_level)
     from fib_report.ratings import THRESHOLDS, make_scoreboard
@@ -300,23 +301,23 @@ def scores(
     at = tuple(dict.fromkeys(thresholds or THRESHOLDS))
     for p in at:
         if not 0.0 <= p < float("inf"):
-            raise ConfigError(f"{p:g} is no speed-up", hint="--p 1 1.5 2")
+            raise ConfigError(f"--p {p:g}: give numbers of at least 0", hint="--p 1 1.5 2")
     opened = open_datasets(local, hub)
     selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     against = None if reference else baseline or baseline_author
     if reference and baseline:
-        raise ConfigError("--baseline and --reference are two different things to compare with")
+        raise ConfigError("give --baseline or --reference, not both")
     found = make_scoreboard(opened.trace_set, selection, against, at, by_solution)
     if baseline and found.baseline_author is None:
         known = sorted({one.rating.name for one in found.standings})
         raise SelectionError(
-            f"no result in {opened.name} passed that is of a solution or author {baseline!r}",
-            hint=f"there are: {', '.join(known[:8])}",
+            f"{opened.name} has no passing results of a solution or author {baseline!r}",
+            hint=f"available {'solutions' if by_solution else 'authors'}: {', '.join(known[:8])}",
         )
     if not found.standings:
         raise SelectionError(
-            f"there is no result in {opened.name} to rate",
-            hint="record some with 'fib run', or widen the filters",
+            f"{opened.name} has no results to rate that match the filters",
+            hint="record some with 'fib run', or use fewer filters",
         )
     columns = _columns("solution" if by_solution else "author", at)
     over = found.baseline_author or "the reference"
@@ -374,7 +375,7 @@ def _notes(standing: Standing) -> str:
     if one.dropped:
         found.append(f"{one.dropped} of {one.samples} samples dropped")
     if one.reference_before:
-        found.append(f"reference timed before, not beside, in {one.reference_before} tasks")
+        found.append(f"reference timed separately in {one.reference_before} tasks")
     return "; ".join(found)
 
 
@@ -398,7 +399,7 @@ def visualize(
 ) -> None:
     """Write a page with tables and plots.
 
-    It is one HTML file for any browser, which asks for nothing else and works offline.
+    The page is a single HTML file that works in any browser, also offline.
     """
     set_up_logging(log_level)
     from fib_report.coverage import find_gaps
@@ -415,7 +416,7 @@ def visualize(
     )
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     scope = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    # What solutions or authors alone lack is no gap of the dataset.
+    # With filters for solutions or authors, gaps would not be gaps of the dataset.
     gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     info = PageInfo(title, opened.name, now, command)
@@ -441,7 +442,7 @@ def validate_render(
         typer.Argument(
             callback=_read_report,
             metavar="REPORT.json",
-            help="A file that 'fib validate --outputs json' has written.",
+            help="A file written by 'fib validate --outputs json'.",
         ),
     ],
     output: Annotated[
@@ -449,11 +450,11 @@ def validate_render(
         options.option("--output", "-o", metavar="FILE", help="HTML file to write."),
     ] = None,
 ) -> None:
-    """Show a saved report of 'fib validate' again, or make a page of it.
+    """Show a saved report of 'fib validate', or convert it to HTML.
 
-    The page is one HTML file for any browser, which asks for nothing else and works offline.
+    The page is a single HTML file that works in any browser, also offline.
     """
-    # What the callback has read; 'fib validate --outputs html' calls this with what it has found.
+    # The callback has read the report; 'fib validate --outputs html' passes its findings directly.
     datasets: Any = report
     if output is None:
         show_findings(datasets)

@@ -1,4 +1,4 @@
-"""Which definitions lack workloads, solutions or evaluations on which device."""
+"""Definitions that lack workloads, solutions or evaluations on a device."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class DefinitionCoverage:
-    """What there is for one definition, and what is missing.
+    """Counts for one definition, and what is missing.
 
     Attributes
     ----------
     solutions, workloads : int
-        Number in the dataset. Those that only traces know do not count.
+        Number in the dataset. Those that only traces name do not count.
     evaluated : mapping of str to int
-        Pairs of a solution and a workload that were evaluated, by device.
+        Evaluated pairs of solution and workload, by device.
     pairs : int
-        Pairs that there could be on each device.
+        All pairs of solution and workload.
     unsolved : tuple of str
-        Devices on which something was evaluated and nothing ever passed.
+        Devices with evaluations of which none passed.
     missing : tuple of str
-        What is lacking, in words: ``no workloads``, ``no solutions``, ``not on NVIDIA H200``,
+        The gaps in words: ``no workloads``, ``no solutions``, ``not on NVIDIA H200``,
         ``12 of 40 evaluations on NVIDIA H200``, ``no solution by baseline``.
     """
 
@@ -48,24 +48,24 @@ class DefinitionCoverage:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is lacking."""
+        """Whether nothing is missing."""
         return not self.missing
 
 
 def find_gaps(
     trace_set: TraceSet, selection: Selection, baseline_author: str = "baseline"
 ) -> list[DefinitionCoverage]:
-    """Look for what is missing.
+    """Return what is in the dataset for each definition, and what is missing.
 
     Parameters
     ----------
     trace_set : TraceSet
         The dataset.
     selection : Selection
-        Which definitions, op types and devices to look at. A device is expected to have been used
-        for every definition if it was used for any.
+        The definitions, op types and devices to look at. A device that was used for one definition
+        is expected for all.
     baseline_author : str
-        Author who is expected to have a solution of each definition, if they have any.
+        Author expected to have a solution of each definition, if they have any solution.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def _cover(
 def _pairs(
     runs: Sequence[Result], solutions: Collection[str], workloads: Collection[str]
 ) -> dict[str, set[Pair]]:
-    """Return the pairs of a solution and a workload that were evaluated, by device."""
+    """Return the evaluated pairs of solution and workload, by device."""
     found: dict[str, set[Pair]] = {}
     for one in runs:
         if one.solution in solutions and one.workload in workloads:
@@ -153,7 +153,7 @@ def _lacking(solutions: Mapping[str, str], workloads: set[str], baseline_author:
 
 def _unevaluated(evaluated: Mapping[str, int], pairs: int) -> list[str]:
     if not pairs:
-        return []  # said already: there is nothing to evaluate
+        return []  # reported already: there is nothing to evaluate
     found = []
     for device, count in evaluated.items():
         if not count:

@@ -1,7 +1,7 @@
-"""How authors and solutions rate: fast_p, win rates and means, over the tasks of everyone.
+"""Ratings of authors and solutions: fast_p, win rates and means over tasks.
 
-A task is one workload of one definition on one device. The tasks that anyone was evaluated on count
-for everyone who is compared on that device, so that leaving the hard ones out does not pay.
+A task is one workload of one definition on one device. A task that one author was evaluated on
+counts for all who are compared on that device, so that skipping hard tasks gives no advantage.
 """
 
 from __future__ import annotations
@@ -43,45 +43,43 @@ if TYPE_CHECKING:
 Curve = list[tuple[float, float]]
 
 THRESHOLDS = (1.0, 1.5, 2.0)
-"""The p at which fast_p and win rates are told by default."""
+"""The default p of fast_p and win rates."""
 
 
 @dataclass(frozen=True)
 class Rating:
-    """How one author or solution did over all tasks.
+    """Results of one author or solution over all tasks.
 
     Attributes
     ----------
     name : str
         Of the author or solution.
     tasks, tried, solved : int
-        Tasks there are, were evaluated, and were solved correctly.
+        Number of all tasks, of those evaluated, and of those solved.
     definitions : int
-        Definitions of which at least one task was solved.
+        Number of definitions with at least one solved task.
     speedup, mean_speedup : float or None
-        Geometric and arithmetic mean of the speed-ups over what it is compared with, over the
-        solved tasks for which there is one.
+        Geometric and arithmetic mean of the speed-ups over the baseline in the compared tasks.
     compared : int
-        Number of these.
+        Number of solved tasks that have a speed-up.
     fast : mapping of float to float
-        fast_p: share of all tasks solved and more than p times as fast.
+        fast_p: share of all tasks that were solved more than p times as fast.
     wins : mapping of float to float
         Win rate at p: share of the compared tasks in which it is at least p times as fast.
     first : int
-        Tasks in which nobody is faster.
+        Number of tasks in which it is the fastest.
     interval : (float, float) or None
-        Where the geometric mean lies with a confidence of 95 %; None if one of the speed-ups has no
-        interval.
+        The 95 % interval of the geometric mean; None if one of the speed-ups has no interval.
     without_interval : int
-        Speed-ups that have none.
+        Number of speed-ups without an interval.
     rank : str
         Place by fast_p at the first threshold, then by the geometric mean: ``1``, or ``=2`` where
         intervals overlap, so that the means cannot be told apart.
     samples, dropped : int
-        Number of all samples, and of those among them that do not count.
+        Number of all samples, and of the dropped ones among them.
     reference_before : int
-        Results that passed whose reference was timed before, and not beside the solution; counted
-        only where that is what it is compared with.
+        Number of passing results whose reference was timed before the solution and not alternating
+        with it; 0 unless the reference is the baseline.
     """
 
     name: str
@@ -126,7 +124,7 @@ def _speedups(
 def _countable(
     results: Iterable[Result], baseline: Optional[Mapping[Task, Measured]]
 ) -> list[Result]:
-    """Leave out passes that nothing can be said about, for or against: nothing to compare with."""
+    """Leave out passing results that have no baseline to compare with."""
     known = [result for result in results if not result.disputed]
     if baseline is not None:
         return [result for result in known if task_of(result) in baseline]
@@ -139,21 +137,22 @@ def rate_authors(
     thresholds: Sequence[float] = THRESHOLDS,
     group: str = "author",
 ) -> list[Rating]:
-    """Rate authors, or whatever `group` tells apart.
+    """Rate authors, or solutions, by their results.
 
     Parameters
     ----------
     results : sequence of Result
-        At most one for each solution, workload and device, as `latest_results` gives them, and of
-        one timer and cache mode, see `split_by_setting`.
+        At most one for each solution, workload and device, as `latest_results` returns them, with
+        the same timer and cache mode; see `split_by_setting`.
     baseline_author : str, optional
-        Compare with the fastest solution of this author, or with the solution of this name, and
-        only in the tasks that they solved; else with the definition's reference, as it was timed
-        beside each solution.
+        Compare with the fastest solution of this author, or with the solution of this name, in the
+        tasks that they solved; by default with the definition's reference, as it was timed with
+        each solution.
     thresholds : sequence of float
-        The p at which fast_p and win rates are told.
+        The p of fast_p and win rates.
     group : str
-        ``author`` or ``solution``; the tasks of a solution are those of its definition.
+        What to rate: ``author`` or ``solution``. The tasks of a solution are those of its
+        definition.
 
     Returns
     -------
@@ -169,7 +168,7 @@ def rate_authors(
     leaders = fastest_of(counted)
     rated = []
     for name, one in groups.items():
-        # A solution cannot solve the tasks of other definitions.
+        # The tasks of other definitions do not count for a solution.
         own = {result.definition for result in one}
         total = sum(group == "author" or task[0] in own for task in tasks)
         rated.append(_rate(name, one, total, leaders, baseline, thresholds))
@@ -177,7 +176,7 @@ def rate_authors(
 
 
 def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
-    """Give ratings, the best first, their ranks: before one is what is better beyond doubt."""
+    """Return ordered ratings with their ranks: one more than the number of better ones."""
     places: list[int] = []
     for _, group in groupby(ratings, key=lambda one: _order(one)[0]):
         alike = list(group)
@@ -244,7 +243,7 @@ def fastp_curves(results: Sequence[Result]) -> dict[str, Curve]:
     Returns
     -------
     dict
-        Corners (p, share) by author; the author with the most and fastest solved tasks first.
+        Corners (p, share) by author, the highest fast_1 first.
     """
     counted = _countable(results, None)
     tasks = {task_of(result) for result in counted}
@@ -259,15 +258,15 @@ def fastp_curves(results: Sequence[Result]) -> dict[str, Curve]:
 
 
 def _share_at_one(curve: Curve) -> float:
-    """Return fast_1, and a little of fast_0 to order those who never beat the reference."""
+    """Return fast_1 plus a little of fast_0, which orders authors with the same fast_1."""
     fast_1 = [share for p, share in curve if p <= 1.0][-1]
     return fast_1 + 1e-3 * curve[0][1]
 
 
 def fast_p(speedups: Sequence[float], total: int) -> Curve:
-    """Return the fast_p curve: the share of tasks solved, and more than p times as fast.
+    """Return the fast_p curve: the share of tasks that were solved more than p times as fast.
 
-    The measure is that of KernelBench; a task here is one workload of one definition.
+    This is the measure of KernelBench; a task here is one workload of one definition.
 
     Parameters
     ----------
@@ -286,26 +285,26 @@ def fast_p(speedups: Sequence[float], total: int) -> Curve:
         return []
     shares = {0.0: len(speedups) / total}
     for index, speedup in enumerate(sorted(speedups)):
-        shares[speedup] = (len(speedups) - index - 1) / total  # of equals the last one counts
+        shares[speedup] = (len(speedups) - index - 1) / total  # the last of equal ones counts
     return list(shares.items())
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How one author or solution stands on one device.
+    """Rating and score of one author or solution on one device.
 
     Attributes
     ----------
     hardware : str
         The device.
     timer, cache : str
-        What latencies were taken with; empty where traces do not tell it.
+        What latencies were measured with; empty if traces do not say.
     rating : Rating
         Measures over tasks.
     score : float or None
         The score of `TraceSet.get_author_score` or `TraceSet.get_solution_score`: the mean speed-up
         over the baseline author, 0 for a solution that failed anywhere. None for the baseline
-        itself and where there is nothing to compare with.
+        itself, and if there is nothing to compare with.
     """
 
     hardware: str
@@ -324,9 +323,9 @@ class Scoreboard:
     standings : tuple of Standing
         By device, timer and cache mode, the best first.
     baseline_author : str or None
-        Author or solution with which speed-ups compare; None if it is the definition's reference.
+        The author or solution that speed-ups are over; None for the definition's reference.
     mixtures : mapping
-        Devices with several timers or cache modes, and these: they are rated apart.
+        For devices with several timers or cache modes, which are rated separately, a list of them.
     """
 
     standings: tuple[Standing, ...]
@@ -341,7 +340,7 @@ def make_scoreboard(
     thresholds: Sequence[float] = THRESHOLDS,
     solutions: bool = False,
 ) -> Scoreboard:
-    """Rate everyone by the latest results.
+    """Rate all authors, or all solutions, by the latest results.
 
     Parameters
     ----------
@@ -353,7 +352,7 @@ def make_scoreboard(
         Compare with the solution of this name, or the fastest of this author; with the definition's
         reference if it is None, or if they solved nothing.
     thresholds : sequence of float
-        The p at which fast_p and win rates are told.
+        The p of fast_p and win rates.
     solutions : bool
         Whether to rate solutions instead of authors.
 
@@ -374,7 +373,7 @@ def make_scoreboard(
             here, baseline_author, thresholds, "solution" if solutions else "author"
         )
         scores: dict[str, float] = {}
-        # A solution has no score over another.
+        # A score is over an author's solution, not over a named solution.
         if setting in rankings and baseline_author in {result.author for result in here}:
             if solutions:
                 scores = _solution_scores(
@@ -391,7 +390,7 @@ def make_scoreboard(
 
 
 def is_of(result: Result, name: Optional[str]) -> bool:
-    """Return whether a result passed and is of the solution or author of that name."""
+    """Return whether a result passed and belongs to the solution or author of that name."""
     return result.passed and name in (result.solution, result.author)
 
 

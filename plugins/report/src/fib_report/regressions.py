@@ -1,4 +1,4 @@
-"""What became worse, or better, between two dates."""
+"""Regressions and improvements between two dates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BROKEN, FIXED, SLOWER, FASTER = "broken", "fixed", "slower", "faster"
 THRESHOLD = 1.05
-"""Ratio of two latencies from which on they count as different."""
+"""Smallest ratio at which two latencies count as different."""
 
 _ORDER = (BROKEN, SLOWER, FIXED, FASTER)
 _LEAST_SAMPLES = 3
@@ -34,10 +34,10 @@ class Change:
     Attributes
     ----------
     kind : str
-        ``broken``: passed before and fails now; ``fixed``: the other way round; ``slower`` and
-        ``faster``: passes as before, with another latency.
+        ``broken``: passed before and fails now; ``fixed``: failed before and passes now;
+        ``slower``, ``faster``: passes with a different latency.
     ratio : Measured or None
-        Latency now over latency before, where it passed both times.
+        Latency now over latency before; None unless both passed.
     """
 
     kind: str
@@ -47,27 +47,27 @@ class Change:
 
     @property
     def is_regression(self) -> bool:
-        """Whether it became worse."""
+        """Whether the solution is broken or slower."""
         return self.kind in (BROKEN, SLOWER)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All changes, and how much there was to compare.
+    """All changes, and how many results were compared.
 
     Attributes
     ----------
     changes : tuple of Change
         The worst first: broken, slower, fixed, faster.
     compared : int
-        Solutions on workloads and devices that have a result on both sides of the date.
+        Number of triples of solution, workload and device with results before and after the date.
     added : int
-        Those that have one after it only.
+        Number of those with results only after it.
     unreadable : int
-        Results whose time stamp is no date; they count for neither side.
+        Results with an invalid timestamp, which are left out.
     other_clock : int
-        Results that passed on both sides, but with another timer or cache mode: latencies that
-        cannot be compared.
+        Results that passed before and after, but with different timers or cache modes, so that
+        the latencies cannot be compared.
     """
 
     changes: tuple[Change, ...]
@@ -78,12 +78,12 @@ class Comparison:
 
     @property
     def regressions(self) -> tuple[Change, ...]:
-        """What became worse."""
+        """The changes that are regressions."""
         return tuple(change for change in self.changes if change.is_regression)
 
 
 def parse_date(text: str, *, end: bool = False) -> datetime:
-    """Read a date or a time.
+    """Parse a date or a time.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def parse_date(text: str, *, end: bool = False) -> datetime:
     Raises
     ------
     ConfigError
-        If it is neither.
+        If it is none of these.
     """
     text = text.strip()
     if text[-1:] in ("d", "w") and text[:-1].isascii() and text[:-1].isdigit():
@@ -106,13 +106,13 @@ def parse_date(text: str, *, end: bool = False) -> datetime:
     found = _moment(text)
     if found is None:
         raise ConfigError(
-            f"{text!r} is no date", hint="write 2026-03-01, 2026-03-01T12:00 or 30d (30 days ago)"
+            f"invalid date {text!r}", hint="write 2026-03-01, 2026-03-01T12:00 or 30d (30 days ago)"
         )
     return found + timedelta(days=1, microseconds=-1) if end and len(text) == 10 else found
 
 
 def _moment(text: str) -> Optional[datetime]:
-    # Python 3.10 knows neither the Z nor fractions of other than 3 or 6 digits.
+    # Python 3.10 reads neither Z nor fractions with other than 3 or 6 digits.
     text = text.strip().replace("Z", "+00:00")
     head, point, rest = text.partition(".")
     if point:
@@ -123,7 +123,7 @@ def _moment(text: str) -> Optional[datetime]:
         if found.tzinfo is None:
             return found.replace(tzinfo=timezone.utc)
         return found.astimezone(timezone.utc)
-    except (ValueError, OverflowError):  # no date, or one at the very edge of the calendar
+    except (ValueError, OverflowError):  # not a date, or outside the calendar
         return None
 
 
@@ -133,30 +133,30 @@ def compare_dates(
     until: Optional[datetime] = None,
     threshold: float = THRESHOLD,
 ) -> Comparison:
-    """Compare the latest results up to a date with the latest of the time after it.
+    """Compare the latest results before a date with the latest after it.
 
-    Only the same solution on the same workload and device is compared, and latencies only if they
-    were taken with the same timer and cache mode. Where both have samples, a latency counts as
-    different only if the middle halves of the samples do not overlap, too.
+    Results are compared for the same solution, workload and device, and latencies only with the
+    same timer and cache mode. Where both have samples, latencies count as different only if the
+    middle halves of the samples do not overlap.
 
     Parameters
     ----------
     results : iterable of Result
-        All results, not only the latest, as `collect_results` gives them.
+        All results, not only the latest, as `collect_results` returns them.
     since, until : datetime
-        The time looked at: from `since` on, up to and with `until`.
+        Results from `since` to `until`, both included, are new.
     threshold : float
-        Ratio of two latencies from which on they count as different; more than 1.
+        Smallest ratio at which two latencies count as different; more than 1.
 
     Raises
     ------
     ConfigError
-        If the dates or the threshold make no sense.
+        If `until` is before `since`, or the threshold is not above 1.
     """
     if until is not None and until < since:
-        raise ConfigError(f"the end {until:%Y-%m-%d} lies before the beginning {since:%Y-%m-%d}")
+        raise ConfigError(f"--until {until:%Y-%m-%d} is before --since {since:%Y-%m-%d}")
     if not threshold > 1.0:
-        raise ConfigError(f"the threshold {threshold:g} is not above 1", hint="1.05 means 5 %")
+        raise ConfigError(f"--threshold {threshold:g} is not above 1", hint="1.05 means 5 %")
     before, after, unreadable = _sides(results, since, until)
     shared = [key for key in after if key in before]
     pairs = [(_partner(before[key], after[key]), after[key]) for key in shared]
@@ -175,7 +175,7 @@ Past = dict[tuple[str, str, str, str], "list[Result]"]
 
 
 def _partner(past: Sequence[Result], now: Result) -> Result:
-    """Return what a result is compared with: the latest, of the same timer if it passed since."""
+    """Return the past result to compare with: the latest, if possible with the same timer."""
     since_failure = takewhile(lambda one: one.passed, reversed(past))
     same = (one for one in since_failure if one.conditions == now.conditions)
     return next(same, past[-1]) if now.passed else past[-1]
@@ -209,7 +209,7 @@ def _changes(pairs: Iterable[tuple[Result, Result]], threshold: float) -> list[C
     timed = [
         one for one in changes if one.ratio and one.before.sample_total and one.after.sample_total
     ]
-    # Samples are read of those few only whose latency changed.
+    # Read samples only of the few results whose latency changed.
     before = read_details(one.before for one in timed)
     after = read_details(one.after for one in timed)
     samples = zip(before, after, strict=True)
@@ -234,7 +234,7 @@ def _change(before: Result, after: Result, threshold: float) -> Optional[Change]
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether the middle halves overlap; without samples that is not known, so not."""
+    """Return whether the middle halves overlap; False without samples."""
     if min(len(one), len(other)) < _LEAST_SAMPLES:
         return False
     first, second = quartiles(one), quartiles(other)
@@ -242,7 +242,7 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float]:
-    """Return between which values the middle half of at least one sample lies."""
+    """Return the first and third quartile of at least one sample."""
     ordered = sorted(samples)
     return quantile(ordered, 0.25), quantile(ordered, 0.75)
 

@@ -1,4 +1,4 @@
-"""Runs as flat results, the choice of which of them a report is about, and what may be compared."""
+"""Runs as flat results: selection, the latest of each, and which of them are comparable."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import TraceSet
 
 Conditions = tuple[str, str]
-"""Name of the timer and mode of the caches; empty where a trace does not tell them."""
+"""Name of the timer and cache mode; empty if a trace does not say."""
 
 Setting = tuple[str, Conditions]
 """A device, and the timer and cache mode used on it."""
 
 UNTOLD: Conditions = ("", "")
-"""Of traces that name neither timer nor cache mode: those of older releases."""
+"""The conditions of traces by older releases, which record neither timer nor cache mode."""
 
 
 class Result(RunRow, frozen=True, eq=False, gc=False):
-    """One evaluation: what was run, where, and what came of it.
+    """One evaluation: what was run, where, and with which result.
 
     Latencies are in milliseconds and None unless the solution passed.
-    Intervals are those of the trace, which a confidence of 95 % belongs to; see `with_intervals`.
-    ``dropped`` samples do not count. Log and samples stay in the dataset, see `read_details`.
+    Intervals are the 95 % intervals of the trace; see `with_intervals`. ``dropped`` samples do not
+    count. Log and samples stay in the dataset; see `read_details`.
     """
 
     op_type: str = ""
@@ -42,7 +42,7 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
 
     @property
     def conditions(self) -> Conditions:
-        """What has to be the same for two latencies to be compared, apart from the device."""
+        """Timer and cache mode, which comparable latencies share (and the device)."""
         return self.origin.clock[:2]
 
 
@@ -52,8 +52,8 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
     Parameters
     ----------
     trace_set : TraceSet
-        The dataset. Traces of definitions or solutions that it lacks are included; their op_type is
-        empty and their author `UNKNOWN_AUTHOR`.
+        The dataset. Traces of definitions or solutions that it lacks are included, with an empty
+        op_type and the author `UNKNOWN_AUTHOR`.
     selection : Selection, optional
         What to keep; everything by default.
 
@@ -95,9 +95,9 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
 def latest_results(results: Iterable[Result]) -> list[Result]:
     """Keep the latest result of each solution, workload and device with each timer and cache mode.
 
-    A dataset keeps every trace ever recorded; a report is about the present state. Traces are
-    compared by their time stamps, and at equal ones the later in the dataset counts. A failure
-    replaces all before it, whatever they were timed with; what passes replaces failures.
+    A dataset keeps all traces; reports show the current state. Traces are ordered by timestamp,
+    then by position in the dataset. A failure replaces all earlier results, with any timer; a
+    passing result replaces earlier failures.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def latest_results(results: Iterable[Result]) -> list[Result]:
     Returns
     -------
     list of Result
-        At most one for each (definition, solution, workload, hardware) and timer with cache mode.
+        At most one for each definition, solution, workload, hardware, timer and cache mode.
     """
     kept: dict[tuple[str, str, str, str], dict[Optional[Conditions], Result]] = {}
     for result in sorted(results, key=attrgetter("timestamp")):
@@ -122,7 +122,7 @@ def latest_results(results: Iterable[Result]) -> list[Result]:
 
 
 def with_intervals(results: Iterable[Result]) -> list[Result]:
-    """Fill in the intervals of latencies that older traces lack, where they have samples.
+    """Compute the intervals that older traces lack, if they have samples.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def with_intervals(results: Iterable[Result]) -> list[Result]:
     Returns
     -------
     list of Result
-        The same; those without samples still without an interval.
+        The same results; those without samples have no interval.
 
     Raises
     ------
@@ -154,20 +154,20 @@ def with_intervals(results: Iterable[Result]) -> list[Result]:
     return given
 
 
-# ------------------------------------------------------------------------- what may be compared
+# ------------------------------------------------------------------------------- comparability
 
 
 def label_of(conditions: Conditions) -> str:
-    """Return timer and cache mode as they are read."""
+    """Return timer and cache mode as text."""
     timer, cache = conditions
     return f"{timer or 'unknown timer'}, {cache or 'unknown cache mode'}"
 
 
 def split_by_setting(results: Iterable[Result]) -> dict[Setting, list[Result]]:
-    """Return results by what may be compared: device, timer and cache mode.
+    """Group comparable results: those with the same device, timer and cache mode.
 
-    A failure has no timer. It counts wherever its definition was timed on that device; if nobody
-    solved that, wherever anything was.
+    A failure has no timer. It is in each group of its device in which its definition was timed; if
+    the definition was never solved there, in all groups of the device.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def split_by_setting(results: Iterable[Result]) -> dict[Setting, list[Result]]:
     Returns
     -------
     dict
-        By device, timer and cache mode in the order of their names; results in their order.
+        Results by device, timer and cache mode, sorted by name; results keep their order.
     """
     given = list(results)
     timed: dict[tuple[str, str], set[Conditions]] = {}
@@ -197,7 +197,7 @@ def split_by_setting(results: Iterable[Result]) -> dict[Setting, list[Result]]:
 
 
 def mixtures(settings: Iterable[Setting]) -> dict[str, list[Conditions]]:
-    """Return the devices on which several timers or cache modes were used, and these."""
+    """Return the timers and cache modes of each device on which several were used."""
     found: dict[str, list[Conditions]] = {}
     for hardware, conditions in sorted(set(settings)):
         found.setdefault(hardware, []).append(conditions)

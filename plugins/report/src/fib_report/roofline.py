@@ -1,4 +1,4 @@
-"""How close a latency is to what its device can do: bytes, operations, and the limit they set."""
+"""Rooflines: bytes and operations of a call, and the limit that the device sets for its latency."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
 
 TOLD, SIZES, SOME = "op family", "sizes", "some sizes"
-_NOT_CACHED = 128 << 20  # bytes of a working set that no cache holds
+_NOT_CACHED = 128 << 20  # bytes, more than any cache holds
 _SELECTING = ("int16", "int32", "int64", "bool")
 
 
 class Work(NamedTuple):
-    """What a call has to move and compute at least.
+    """The minimum of bytes and operations of a call.
 
     Attributes
     ----------
     nbytes, operations : int
-        Bytes to read and write, and operations; 0 operations where they are not known.
+        Bytes to read and write, and operations; 0 operations if they are not known.
     basis : str
-        ``op family`` where one says so; ``sizes``: each input and output once, a lower bound;
-        ``some sizes``: where indices or masks choose what is read, only what none can leave out.
+        Where the numbers come from. ``op family``: from an op family; ``sizes``: each input and
+        output once, a lower bound; ``some sizes``: the same without tensors of which indices or
+        masks select a part.
     dtypes : tuple of str
         Types in which products may be computed.
     """
@@ -48,19 +49,19 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Roofline:
-    """A latency beside what the device can do.
+    """A latency and the limit that the device sets.
 
     Attributes
     ----------
     work : Work
-        Of its workload.
+        The work of its workload.
     latency_ms : float or None
         None if the solution did not pass.
     limit_ms : float or None
-        The shortest time in which the device can do the work, by what ``fib calibrate`` has stored;
-        None without a settled calibration of this device on this machine.
+        The shortest time in which the device can do the work, according to ``fib calibrate``; None
+        without a settled calibration of the device on this machine.
     limited_by : str
-        ``bytes``, ``operations`` or ``call`` (the shortest call of anything); empty without limit.
+        ``bytes``, ``operations`` or ``call`` (the shortest possible call); empty without a limit.
     """
 
     work: Work
@@ -70,19 +71,19 @@ class Roofline:
 
     @property
     def gb_per_s(self) -> Optional[float]:
-        """Bytes over latency, in 10^9 bytes a second."""
+        """Bytes over latency, in 10^9 bytes per second."""
         return _over(self.work.nbytes / 1e6, self.latency_ms)
 
     @property
     def tflop_per_s(self) -> Optional[float]:
-        """Operations over latency, in 10^12 a second; None where operations are not known."""
+        """Operations over latency, in 10^12 per second; None if operations are not known."""
         return _over(self.work.operations / 1e9, self.latency_ms)
 
     @property
     def share(self) -> Optional[float]:
         """The limit over the latency: 1 is as fast as the device allows.
 
-        None where only a part of the bytes is known: the limit would say nothing.
+        None if only a part of the bytes is known, because the limit would be meaningless.
         """
         return None if self.work.basis == SOME else _over(self.limit_ms, self.latency_ms)
 
@@ -93,14 +94,14 @@ def _over(amount: Optional[float], latency_ms: Optional[float]) -> Optional[floa
 
 
 class Rooflines:
-    """Finds the roofline of results; what several have in common is computed once.
+    """Computes the rooflines of results, with caches for work and calibrations.
 
     Parameters
     ----------
     definitions : mapping of str to Definition
-        Those of the dataset, as ``TraceSet.definitions``.
+        The definitions of the dataset, as ``TraceSet.definitions``.
     root : str or Path, optional
-        Its folder, for page tables and the like that workloads have recorded.
+        The folder of the dataset, from which recorded inputs such as page tables are read.
     """
 
     def __init__(
@@ -111,19 +112,19 @@ class Rooflines:
         self._ceilings: dict[str, Any] = {}
 
     def work_of(self, result: Result) -> Optional[Work]:
-        """Return the work of a result's workload; None if nothing is known of it."""
+        """Return the work of a result's workload; None if it is not known."""
         key = result.definition, result.workload
         if key not in self._known:
             try:
                 definition = self._definitions[result.definition]
                 inputs = partial(recorded_integers, definition, result.task.text, self._root)
                 self._known[key] = work_of(definition, result.axes, inputs)
-            except (KeyError, DataError):  # no such definition, or one that it does not fit
+            except (KeyError, DataError):  # no such definition, or it does not match
                 self._known[key] = None
         return self._known[key]
 
     def of(self, result: Result) -> Optional[Roofline]:
-        """Return the roofline of a result; None if nothing is known of its work."""
+        """Return the roofline of a result; None if its work is not known."""
         work = self.work_of(result)
         if work is None:
             return None
@@ -136,7 +137,7 @@ class Rooflines:
     def mean_share(self, results: Iterable[Result]) -> Optional[float]:
         """Return the geometric mean of the shares of the limit of all results that passed.
 
-        None if there are none, or the share of one of them is not known.
+        None if there are none, or if the share of one of them is not known.
         """
         found = [self.of(one) for one in results if one.passed]
         shares = [one.share for one in found if one is not None and one.share is not None]
@@ -146,18 +147,18 @@ class Rooflines:
 def recorded_integers(
     definition: Definition, workload: str, root: Union[str, Path, None]
 ) -> dict[str, Any]:
-    """Return the integers that a workload has recorded, such as page tables, as arrays of NumPy.
+    """Return the recorded integer inputs of a workload, such as page tables, as NumPy arrays.
 
-    What cannot be read, for want of NumPy, too, is left out.
+    Inputs that cannot be read, or need NumPy where it is missing, are left out.
 
     Parameters
     ----------
     definition : Definition
-        Of the workload.
+        The definition of the workload.
     workload : str
         The workload as JSON.
     root : str or Path, optional
-        Folder of the dataset; without it there are only scalars.
+        Folder of the dataset; without it only scalars are returned.
     """
     found: dict[str, Any] = {}
     for name, told in json.loads(workload or "{}").get("inputs", {}).items():
@@ -180,12 +181,12 @@ def work_of(
     axes: Mapping[str, int],
     inputs: Callable[[], Mapping[str, Any]] = dict,
 ) -> Work:
-    """Return what a call of a definition has to move and compute at least.
+    """Return the minimum of bytes and operations of a call of a definition.
 
     Parameters
     ----------
     definition : Definition
-        What is computed.
+        The definition.
     axes : mapping of str to int
         Value of each variable axis.
     inputs : callable, optional
@@ -200,7 +201,7 @@ def work_of(
     dtypes = tuple(dict.fromkeys(one for one in floats if one not in _SELECTING))
     family = default_catalog().family_of(definition.op_type)
     if family is not None and family.spec.work is not None:
-        with suppress(PluginLoadError):  # as without NumPy; sizes say something, too
+        with suppress(PluginLoadError):  # such as NumPy missing: fall back to the sizes
             told = family.load(family.spec.work)(definition, axes, inputs())
             if told is not None:
                 return Work(int(told[0]), int(told[1]), TOLD, dtypes)
@@ -209,7 +210,7 @@ def work_of(
 
 
 def _product(definition: Definition, axes: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
-    """Return the operations of a matrix product and its types, as the judge counts them."""
+    """Return operations and dtypes of a matrix product, as the judge counts them."""
     try:
         from fib_judge.floor import least_work
     except ImportError:
@@ -230,19 +231,19 @@ def _sizes(
         if shape is None:
             continue
         if selects and not named.issuperset(spec.shape or ()):
-            basis = SOME  # such as a cache, of which a call reads some pages
+            basis = SOME  # such as a KV cache, of which a call reads some pages
         else:
             total += spec.dtype.nbytes(math.prod(shape))
     return total, operations, basis
 
 
 def ceilings_of(hardware: str) -> Any:
-    """Return what ``fib calibrate`` has stored for a device of this machine; None if nothing.
+    """Return the calibration that ``fib calibrate`` stored for a device of this machine, or None.
 
     Parameters
     ----------
     hardware : str
-        Its name, as in the environment of a trace.
+        Name of the device, as in the environment of a trace.
     """
     try:
         from fib_judge.calibration import load_ceilings
@@ -254,7 +255,7 @@ def ceilings_of(hardware: str) -> Any:
 def _limit(work: Work, ceilings: Any, is_cold: bool) -> tuple[Optional[float], str]:
     if ceilings is None or not ceilings.settled or not ceilings.bytes_per_s:
         return None, ""
-    # What comes from cold caches comes from memory, however small it is.
+    # With cold caches everything comes from memory, however small it is.
     working_set = max(work.nbytes, _NOT_CACHED) if is_cold else work.nbytes
     rates = [ceilings.flops_per_s.get(one) or ceilings.peak(one) for one in work.dtypes]
     seconds = {

@@ -1,4 +1,4 @@
-"""What this plugin adds to ``fib run``: why solutions failed, where to stop, and what to run."""
+"""Additions to ``fib run``: reasons for failures, ``--lf``, ``-x``, ``--maxfail``, ``--junit``."""
 
 # ruff: noqa: TC003 - typer reads the annotations at run time
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Trace, TraceSet
 
 _REASONS_SHOWN = 20
-_ANNOTATIONS = 10  # of one kind and step; GitHub shows no more
-# What XML 1.0 cannot hold, however it is escaped.
+_ANNOTATIONS = 10  # GitHub shows no more of one kind in a step
+# Characters that XML 1.0 forbids, even escaped.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def add_to_run(
     last_failed: Annotated[
         bool,
-        option("--lf", "--last-failed", help="Only what failed when it was last recorded."),
+        option("--lf", "--last-failed", help="Run only what failed in its latest evaluation."),
     ] = False,
     exitfirst: Annotated[
         bool, option("-x", "--exitfirst", help="Stop after the first failure; exit with 1.")
@@ -51,24 +51,24 @@ def add_to_run(
     """Take the values of the options that this plugin adds to ``fib run``."""
     if junit is not None:
         if not junit.name or junit.is_dir():
-            raise ConfigError(f"--junit: {junit} is not the name of a file")
+            raise ConfigError(f"--junit: {junit} is not a file name")
         if not junit.absolute().parent.is_dir():
-            raise ConfigError(f"--junit: there is no folder {junit.parent}", hint="make it first")
+            raise ConfigError(f"--junit: no folder {junit.parent}", hint="create it first")
     return Reasons(last_failed, 1 if exitfirst else maxfail, junit)
 
 
 @dataclass(eq=False)
 class Reasons(RunAddition):
-    """Says why solutions failed, as they do and at the end.
+    """Reports why solutions failed, during the run and at its end.
 
     Parameters
     ----------
     resume : bool
-        Leave out what passed when it was last recorded, and what never was.
+        Run only what failed in its latest evaluation.
     most : int, optional
-        Failures after which the run stops.
+        Stop the run after this number of failures.
     junit : Path, optional
-        A file to write.
+        Write a JUnit XML file.
     """
 
     resume: bool = False
@@ -81,7 +81,7 @@ class Reasons(RunAddition):
     _root: Optional[Path] = None
 
     def choose(self, trace_set: TraceSet) -> TraceSet:
-        """Return what failed last, if that alone is to be run."""
+        """Return the part of the dataset to run: with ``--lf`` only what failed last."""
         self._root = trace_set.root
         if not self.resume:
             return trace_set
@@ -99,9 +99,9 @@ class Reasons(RunAddition):
                 definitions[name], solutions[name], workloads[name] = definition, able, group
         if not definitions:
             raise SelectionError(
-                "nothing failed when it was last recorded", hint="leave out --lf to run everything"
+                "all latest evaluations passed", hint="leave out --lf to run everything"
             )
-        traces = {  # which decide what is left out
+        traces = {  # those that a run skips
             name: [one for one in group if (name, one.solution, one.workload.uuid) not in failed]
             for name, group in trace_set.traces.items()
         }
@@ -113,7 +113,7 @@ class Reasons(RunAddition):
             raise typer.Exit(ExitCode.FINDINGS)
 
     def evaluation_finished(self, trace: Trace) -> None:
-        """Say why it failed, if it did."""
+        """Report the reason of a failure."""
         self._traces.append(trace)
         run = trace.evaluation
         if run is None or trace.is_successful():
@@ -125,20 +125,20 @@ class Reasons(RunAddition):
         key = trace.definition, trace.solution, run.status
         log = logging.getLogger("flashinfer_bench")
         if sys.stderr.isatty() and log.isEnabledFor(logging.WARNING):
-            if key not in self._told:  # once, and not for each workload
+            if key not in self._told:  # once, not for each workload
                 head = f"{run.status.value} {trace.definition} / {trace.solution}"
                 _say(printable(head))
                 _say(f"  {reason}")
         elif log.isEnabledFor(logging.INFO) and not sys.stderr.isatty():
-            talk(f"      {reason}")  # below the line that tells of the evaluation
+            talk(f"      {reason}")  # below the line of the evaluation
         self._told.add(key)
 
     def skipped(self, skipped: Skipped) -> None:
-        """Keep what could not be evaluated."""
+        """Note what could not be evaluated."""
         self._skipped.append(skipped)
 
     def sum_up(self) -> None:
-        """Tell of equal reasons together, and write what was asked for."""
+        """Report the grouped reasons; write the JUnit file and annotations for GitHub."""
         from fib_report.causes import group_failures
 
         groups = group_failures(self._traces)
@@ -177,7 +177,7 @@ def _say(text: str) -> None:
     screen = console(sys.stderr)
     with screen.capture() as shown:
         screen.print(with_colours(text), soft_wrap=not screen.is_terminal)
-    sys.stderr.write(shown.get())  # where a bar may be drawn, which moves
+    sys.stderr.write(shown.get())  # through stderr, so that a progress bar moves
 
 
 def _names(group: Failures) -> str:
@@ -188,14 +188,14 @@ def _names(group: Failures) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """Return `text` as GitHub's workflow commands take it."""
+    """Return `text` escaped for GitHub's workflow commands."""
     for character in f"%\r\n{more}":
         text = text.replace(character, f"%{ord(character):02X}")
     return printable(text)
 
 
 def _failed_last(trace_set: TraceSet) -> set[tuple[Any, ...]]:
-    """Return definition, solution and workload of what failed when it was last recorded."""
+    """Return definition, solution and workload of each latest evaluation that failed."""
     from fib_report.results import collect_results, latest_results
 
     latest = latest_results(collect_results(trace_set))
@@ -203,14 +203,14 @@ def _failed_last(trace_set: TraceSet) -> set[tuple[Any, ...]]:
 
 
 def junit_xml(traces: list[Trace], skipped: list[Skipped]) -> bytes:
-    """Return evaluations as the XML that continuous integration reads.
+    """Return evaluations as JUnit XML.
 
     Parameters
     ----------
     traces : list of Trace
-        What was evaluated: a suite for each definition, a case for each solution and workload.
+        The evaluations: a suite for each definition, a case for each solution and workload.
     skipped : list of Skipped
-        What could not be.
+        What could not be evaluated.
     """
     from xml.etree.ElementTree import Element, SubElement, tostring
 

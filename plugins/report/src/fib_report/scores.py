@@ -21,26 +21,25 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------ figures with their intervals
 #
-# Intervals of latencies, of ratios between them, and of means over workloads are combined in
-# logarithms, end by end: Donner & Zou, Closed-form confidence intervals for functions of the normal
-# mean and standard deviation (2012). Each one belongs to a run of its own, so that their errors are
-# independent.
+# Intervals of latencies, ratios and means over workloads are combined in logarithms, end by end:
+# Donner & Zou, Closed-form confidence intervals for functions of the normal mean and standard
+# deviation (2012). They come from separate runs, so that their errors are independent.
 
 
 def geometric_mean(values: Sequence[float]) -> Optional[float]:
-    """Return the geometric mean, the right mean of ratios.
+    """Return the geometric mean, the right mean for ratios.
 
-    None if there are no values, or one is not a positive finite number.
+    None if there are no values, or if one is not a positive finite number.
     """
     if not values or any(not 0.0 < value < math.inf for value in values):
         return None
     if len(values) == 1:
-        return values[0]  # as it is, without the rounding of a logarithm
+        return values[0]  # unchanged, without rounding by the logarithm
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 class Measured(NamedTuple):
-    """A figure, and where the true value lies with a confidence of 95 %, if that is known.
+    """A figure and its 95 % interval, if that is known.
 
     Attributes
     ----------
@@ -65,20 +64,20 @@ class Measured(NamedTuple):
 
 
 def latency_of(result: Result) -> Optional[Measured]:
-    """Return the latency of a result; None unless it is positive."""
+    """Return the latency of a result; None if it has none."""
     return Measured(result.latency_ms, result.interval_ms) if result.latency_ms else None
 
 
 def speedup_of(result: Result) -> Optional[Measured]:
-    """Return the speed-up over the reference; None where that was not timed."""
+    """Return the speed-up over the reference; None if the reference was not timed."""
     return Measured(result.speedup, result.speedup_interval) if result.speedup else None
 
 
 def ratio_of(above: Measured, below: Measured) -> Measured:
     """Return the ratio of two figures of independent runs.
 
-    It is that of `flashinfer_bench.stats.intervals.ratio_interval`, made of the intervals of both
-    instead of their samples. Unless both have one it has none.
+    Like `flashinfer_bench.stats.intervals.ratio_interval`, but from both intervals instead of both
+    samples. Without an interval unless both have one.
     """
     ratio = above.value / below.value
     if above.ends is None or below.ends is None:
@@ -91,7 +90,7 @@ def ratio_of(above: Measured, below: Measured) -> Measured:
 def mean_of(figures: Iterable[Measured]) -> Optional[Measured]:
     """Return the geometric mean of independent figures; without an interval unless all have one.
 
-    None if there are none, or one is not a positive finite number.
+    None if there are none, or if one is not a positive finite number.
     """
     given = list(figures)
     mean = geometric_mean([one.value for one in given])
@@ -103,10 +102,10 @@ def mean_of(figures: Iterable[Measured]) -> Optional[Measured]:
 
 
 def ranks(figures: Sequence[Measured]) -> list[int]:
-    """Return the rank of each latency: one more than there are that are smaller beyond doubt.
+    """Return the rank of each latency: one more than the number of definitely smaller ones.
 
-    Latencies whose intervals overlap are not told apart. Of three in a chain (the first overlaps
-    the second, and the second the third) the third is behind the first only.
+    Latencies whose intervals overlap are not distinguished. Of three in a chain (the first overlaps
+    the second, and the second the third) the third ranks behind the first only.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ def ranks(figures: Sequence[Measured]) -> list[int]:
 
 
 def rank_labels(places: Sequence[int]) -> list[str]:
-    """Return ranks as they are read: ``1``, or ``=2`` where several share one."""
+    """Return ranks as text: ``1``, or ``=2`` where several share one."""
     counts = Counter(places)
     return [f"={one}" if counts[one] > 1 else str(one) for one in places]
 
@@ -136,7 +135,7 @@ def _exp(value: float) -> float:
 
 @dataclass(frozen=True)
 class SolutionScore:
-    """How one solution did on one device, with one timer and cache mode.
+    """Results of one solution on one device, with one timer and cache mode.
 
     Attributes
     ----------
@@ -149,29 +148,29 @@ class SolutionScore:
     median_latency_ms, mean_latency_ms : float or None
         Median and geometric mean over the workloads that passed.
     speedup, min_speedup, max_speedup : float or None
-        Against the definition's reference: geometric mean and extremes over the same workloads.
+        Speed-up over the definition's reference: geometric mean and extremes over the same
+        workloads.
     max_absolute_error : float or None
-        The largest over all workloads for which there is one.
+        The largest over all workloads that have one.
     timer, cache : str
-        What it was timed with; empty where traces do not tell it.
+        What it was timed with; empty if traces do not say.
     interval_ms, speedup_interval : (float, float) or None
-        Where the two geometric means lie with a confidence of 95 %; None if one of the workloads
-        that passed has no interval.
+        The 95 % intervals of the two geometric means; None if one of the workloads that passed has
+        no interval.
     samples, dropped : int
-        Number of all samples, and of those among them that do not count.
+        Number of all samples, and of the dropped ones among them.
     stop_rules : tuple of str
-        What decided how many samples were taken.
+        The stopping rules that decided how many samples were taken.
     without_interval : int
-        Workloads that passed and have no interval of the latency.
+        Workloads that passed without an interval of the latency.
     disputed, replayable, loose : int
-        Workloads that passed with a latency in doubt, those that show every call the same values,
-        and those that passed only because tolerances do not go by dtype.
+        Workloads that passed and are disputed, replayable, or passed by a loose tolerance only.
     references : mapping of str to int
-        Workloads that passed by when their reference was timed: ``beside`` the solution, ``before``
-        it, ``not``, or ``unknown``.
+        Number of workloads that passed, by when their reference was timed: ``beside`` (alternating
+        with the solution), ``before`` it, ``not``, or ``unknown``.
     rank : str or None
-        Place by latency among those that passed on as many workloads, everywhere and the most of
-        all: ``1``, or ``=2`` where several cannot be told apart. None for the others.
+        Rank by latency among the solutions that passed everywhere, on the most workloads of all:
+        ``1``, or ``=2`` where several are tied. None for the others.
     """
 
     definition: str
@@ -211,7 +210,7 @@ class SolutionScore:
 
     @property
     def reference_speedup(self) -> Optional[Measured]:
-        """The speed-up over the reference with its interval; None if that was not timed."""
+        """The speed-up over the reference with its interval; None if it was not timed."""
         return None if self.speedup is None else Measured(self.speedup, self.speedup_interval)
 
     @property
@@ -221,17 +220,17 @@ class SolutionScore:
 
     @property
     def can_rank(self) -> bool:
-        """Whether it passed everywhere, with latencies of which none is disputed."""
+        """Whether it passed everywhere, without disputed latencies."""
         return self.all_passed and self.passed > 0 and not self.disputed
 
 
 def score_solutions(results: Iterable[Result]) -> list[SolutionScore]:
-    """Sum the results up for each definition, solution and device, timer and cache mode.
+    """Aggregate results for each definition, solution, device, timer and cache mode.
 
     Parameters
     ----------
     results : iterable of Result
-        At most one for each workload and timer, as `latest_results` gives them.
+        At most one for each workload and timer, as `latest_results` returns them.
 
     Returns
     -------
@@ -280,7 +279,7 @@ def _score(results: Sequence[Result], timer: str, cache: str) -> SolutionScore:
         speedup=speedup.value if speedup is not None else None,
         min_speedup=min(speedups, default=None),
         max_speedup=max(speedups, default=None),
-        # NaN is the worst error that there is; max() alone would lose it, depending on its place.
+        # NaN is the worst error; max() alone would lose it, depending on its position.
         max_absolute_error=max(errors, key=lambda error: (error != error, error), default=None),
         timer=timer,
         cache=cache,
@@ -310,7 +309,7 @@ def _ranked(scores: Sequence[SolutionScore]) -> list[SolutionScore]:
 def natural_order(name: str) -> list[tuple[int, str]]:
     """Return a sorting key under which ``h512`` comes before ``h1024``."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    # Every part as (number, text), so that numbers and words can be compared with one another.
+    # Each part is (number, text), so that numbers and words can be compared.
     return [(int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts]
 
 
@@ -330,13 +329,13 @@ class Best:
     Attributes
     ----------
     score : SolutionScore
-        Of the best solution.
+        Score of the best solution.
     tried : int
         Number of solutions evaluated on that device.
     runner_up : SolutionScore or None
-        The next best that passed on as many workloads, if there is one.
+        The next best with as many workloads, if there is one.
     ranked : tuple of SolutionScore
-        All that have a rank, the best first.
+        All ranked solutions, the best first.
     """
 
     score: SolutionScore
@@ -353,17 +352,17 @@ class Best:
 
     @property
     def ties(self) -> tuple[SolutionScore, ...]:
-        """Others whose intervals overlap with that of the best: they may be as fast, or faster."""
+        """Others whose intervals overlap that of the best: they may be as fast, or faster."""
         return tuple(one for one in self.ranked[1:] if one.rank == self.score.rank)
 
 
 def best_solutions(scores: Iterable[SolutionScore]) -> list[Best]:
     """Choose the best solution for each definition and device.
 
-    Only a solution that passed wherever it was evaluated can be the best. Among those, the one that
-    passed on the most workloads wins, then the lowest geometric mean of the latencies: latency and
-    not speed-up, because the reference it is compared with may have been timed on another day. Only
-    what was timed with the same timer and cache mode is compared.
+    Only solutions that passed wherever they were evaluated are ranked. Of those with the most
+    workloads, the one with the lowest geometric mean latency wins: latency and not speed-up,
+    because references may have been timed on different days. Only results with the same timer and
+    cache mode are compared.
 
     Parameters
     ----------
@@ -373,7 +372,7 @@ def best_solutions(scores: Iterable[SolutionScore]) -> list[Best]:
     Returns
     -------
     list of Best
-        By definition, device, timer and cache mode; a definition that nobody solved is left out.
+        By definition, device, timer and cache mode; unsolved definitions are left out.
     """
     groups: dict[tuple[str, ...], list[SolutionScore]] = {}
     for score in sorted(scores, key=_order):

@@ -1,4 +1,4 @@
-"""``fib show``: everything that is recorded of a definition, a solution, a workload or a trace."""
+"""``fib show``: everything recorded about a definition, a solution, a workload or a trace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """What is shown: names, of which the last ones may be missing."""
+    """The names that identify what to show; later ones may be None."""
 
     definition: str
     solution: Optional[str] = None
@@ -44,17 +44,17 @@ def show(
         typer.Argument(
             metavar="NAME",
             help="A definition, solution or workload, or DEFINITION/SOLUTION/WORKLOAD. "
-            "The beginning of a name, or a pattern, will do.",
+            "A pattern or the beginning of a name is enough.",
         ),
     ],
     local: options.Local = None,
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
-    """Show all that is known of a definition, a solution, a workload or a trace.
+    """Show everything recorded about a definition, a solution, a workload or a trace.
 
-    For each workload and device the latest trace counts. Of traces with the same reason for their
-    failure, one is shown in full: log, environment and settings.
+    For each workload and device the latest trace counts. Of traces that failed for the same reason,
+    one is shown in full: log, environment and settings.
     """
     set_up_logging(log_level)
     opened = open_datasets(local)
@@ -101,22 +101,21 @@ def show(
 
 
 def find_subject(trace_set: TraceSet, name: str, where: str = "the dataset") -> Subject:
-    """Return what a name stands for.
+    """Return what a name refers to.
 
     Parameters
     ----------
     trace_set : TraceSet
         A dataset.
     name : str
-        A name, the beginning of one that fits nothing else, or a pattern; or several with ``/``
-        between.
+        A name, the unique beginning of one, or a pattern; or several, separated by ``/``.
     where : str
-        What messages call the dataset.
+        The dataset's name in messages.
 
     Raises
     ------
     UnknownNameError
-        If it fits nothing, or several.
+        If it matches nothing, or several names.
     """
     known: dict[str, set[Subject]] = {}
     for definition in trace_set.definitions:
@@ -146,14 +145,14 @@ def _only(part: str, known: Mapping[str, Any], where: str) -> str:
         message = f"{part!r} matches {len(fits)} names"
         hint = f"name one of: {', '.join(fits[:8])}{', …' * (len(fits) > 8)}"
     else:
-        message = f"no definition, solution or workload of {where} is called {part!r}"
+        message = f"no definition, solution or workload named {part!r} in {where}"
         near = get_close_matches(part, known, n=3) or [word for word in known if part in word][:3]
         hint = f"did you mean {', '.join(near)}?" if near else "see 'fib report summary'"
     raise UnknownNameError(message, hint=hint, unknown=(part,))
 
 
 def _latest(trace_set: TraceSet, subject: Subject) -> list[Trace]:
-    """Return the latest trace of each solution, workload and device, in the order of names."""
+    """Return the latest trace of each solution, workload and device, ordered by name."""
     from fib_report.results import collect_results, latest_results
     from flashinfer_bench.data.run_source import read_traces
 
@@ -169,7 +168,7 @@ def _latest(trace_set: TraceSet, subject: Subject) -> list[Trace]:
 
 
 def _telling(traces: Iterable[Trace]) -> list[Trace]:
-    """Return one trace of each reason for a failure, and one that passed."""
+    """Return one trace for each reason of failure, and one that passed."""
     from fib_report.causes import without_numbers
 
     told: dict[Any, Trace] = {}
@@ -195,7 +194,7 @@ def _text(title: str, text: str) -> None:
 
 
 def _facts(title: str, record: Any, leave_out: Iterable[str] = ()) -> None:
-    """Print the fields of a record; those of large nested ones have dotted names."""
+    """Print the fields of a record, with dotted names for large nested records."""
     fields = {key: value for key, value in to_plain(record).items() if key not in leave_out}
     _text(title, "\n".join(f"{key}: {value}" for key, value in _flat(fields)))
 
@@ -215,18 +214,16 @@ def _reason(trace: Trace) -> str:
     return "" if run is None or trace.is_successful() else reason_of(run)
 
 
-def _latency(trace: Trace) -> Optional[float]:
-    run = trace.evaluation
-    return run.performance.latency_ms if run is not None and run.performance is not None else None
-
-
 def _axes(trace: Trace, between: str = " ") -> str:
-    return between.join(f"{name}={size}" for name, size in trace.workload.axes.items())
+    """Return sizes and scalars of a workload."""
+    inputs = trace.workload.inputs.items()
+    scalars = {name: one.value for name, one in inputs if one.type == "scalar"}
+    return between.join(f"{name}={v}" for name, v in {**trace.workload.axes, **scalars}.items())
 
 
 def _short(trace: Trace) -> str:
     uuid = trace.workload.uuid
-    return uuid[:8] if _UUID.fullmatch(uuid) else uuid  # a beginning is a name for `fib show`
+    return uuid[:8] if _UUID.fullmatch(uuid) else uuid  # enough for `fib show`
 
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -237,7 +234,8 @@ _RESULT = (
     Column("workload", _short, programs=False),
     Column("hardware", "evaluation.environment.hardware"),
     Column("status", "evaluation.status.value"),
-    Column("latency_ms", _latency),
+    Column("latency_ms", lambda t: getattr(t.evaluation.performance, "latency_ms", None)),
+    Column("speedup", lambda t: getattr(t.evaluation.performance, "speedup_factor", None)),
     Column("reason", _reason),
 )
 

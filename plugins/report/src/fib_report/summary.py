@@ -1,4 +1,4 @@
-"""What there is in a dataset: counts, how latencies were taken, and the ranking of the authors."""
+"""Summary of a dataset: counts, how latencies were measured, and the ranking of the authors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DefinitionCounts:
-    """What there is for one definition."""
+    """Counts for one definition."""
 
     definition: str
     op_type: str
@@ -35,18 +35,18 @@ class DefinitionCounts:
 
 @dataclass(frozen=True)
 class TimingCounts:
-    """How the latencies of passing runs were taken, and what is known of their errors.
+    """How the latencies of passing runs were measured.
 
     Attributes
     ----------
     hardware, timer, cache, stop_rule, reference : str
-        The device, and what the traces tell of the clock; empty where they do not.
+        The device, and what traces say about the measurement; empty if they do not say.
     runs : int
         Runs that passed.
     with_samples, with_interval, with_dropped : int
-        Those among them with samples, with an interval of 95 %, and with samples that do not count.
+        Number of those with samples, with a 95 % interval, and with dropped samples.
     samples : int
-        All their samples.
+        Number of all their samples.
     """
 
     hardware: str
@@ -63,7 +63,7 @@ class TimingCounts:
 
 @dataclass(frozen=True)
 class AuthorRank:
-    """Place of one author among those measured on one device, with one timer and cache mode."""
+    """Ranking entry of one author on one device, with one timer and cache mode."""
 
     hardware: str
     timer: str
@@ -81,7 +81,7 @@ class DatasetSummary:
     Attributes
     ----------
     definitions : tuple of DefinitionCounts
-        In natural order of their names, including those that only traces know.
+        In natural order of their names, including those that only traces name.
     statuses : mapping of str to int
         Number of traces of each status.
     rankings : tuple of AuthorRank
@@ -89,7 +89,7 @@ class DatasetSummary:
     unranked : mapping of str to str
         Definitions that do not count in the rankings, with the reason.
     timings : tuple of TimingCounts
-        How latencies were taken, by device.
+        How latencies were measured, by device.
     """
 
     definitions: tuple[DefinitionCounts, ...]
@@ -109,18 +109,18 @@ class DatasetSummary:
 def summarize(
     trace_set: TraceSet, selection: Selection, baseline_author: str = "baseline"
 ) -> DatasetSummary:
-    """Count what there is and rank the authors.
+    """Count definitions, solutions and traces, and rank the authors.
 
     Parameters
     ----------
     trace_set : TraceSet
         The dataset.
     selection : Selection
-        What to look at: definitions, op types and hardware; solutions and authors are not narrowed
-        down, because a ranking needs them all.
+        The definitions, op types and hardware to look at. Filters for solutions and authors are
+        ignored, because a ranking needs them all.
     baseline_author : str
-        Author whose solutions the others are compared with. Definitions without one of theirs are
-        counted but not ranked.
+        Author whose solutions the others are compared with. Definitions without a solution by this
+        author are counted but not ranked.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tables of recorded traces: what the commands of ``fib report`` have in common."""
+"""Tables of recorded traces, shared by the commands of ``fib report``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         case_sensitive=False,
-        help="table: drawn on a terminal, tab-separated elsewhere; csv and json have every digit.",
+        help="table: drawn on a terminal, tab-separated elsewhere; csv and json have all digits.",
     ),
 ]
 NamedBaselineOption = Annotated[
@@ -46,7 +46,7 @@ NamedBaselineOption = Annotated[
     option(
         "--baseline",
         metavar="NAME",
-        help="Compare with this solution, or with the fastest of this author; unpaired.",
+        help="Compare with this solution, or this author's fastest; unpaired.",
     ),
 ]
 
@@ -54,11 +54,11 @@ NamedBaselineOption = Annotated[
 Table = tuple[str, Columns, "Iterable[Any]"]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a formula begins, in full width too. And what marks text, so that it can be taken off."""
+"""First characters of formulas, full-width ones included, and the apostrophe that marks text."""
 
 
 def make_selection(**names: list[str] | None) -> Selection:
-    """Return the selection of a command line; options that were not given select everything."""
+    """Return the selection of a command line; omitted options select everything."""
     from flashinfer_bench.data.selection import Selection
 
     return Selection(**{field: tuple(values or ()) for field, values in names.items()})
@@ -84,11 +84,11 @@ def open_results(
 
 
 def require_results(opened: OpenedDataset, results: Sequence[Result]) -> None:
-    """Refuse to report about nothing."""
+    """Raise `SelectionError` if there are no results."""
     if not results:
         raise SelectionError(
-            f"there is no trace of a run in {opened.name} that fits the filters",
-            hint="record some with 'fib run', or widen the filters",
+            f"{opened.name} has no traces of runs that match the filters",
+            hint="record some with 'fib run', or use fewer filters",
         )
 
 
@@ -105,11 +105,11 @@ def write_tables(
     Parameters
     ----------
     chosen : Format
-        How.
+        The format.
     tables : sequence of (title, columns, rows)
-        Separated by an empty line where they are several.
+        The tables; an empty line separates them.
     document : callable
-        Makes what JSON says instead of the tables; its version is added.
+        Returns the JSON document that replaces the tables; its version is added.
     """
     if chosen is Format.json:
         output.emit_document(**document())
@@ -122,7 +122,7 @@ def write_tables(
             continue
         names, lines = output.laid_out(columns, rows, drawn=chosen is Format.markdown)
         if chosen is Format.csv:
-            # Names of devices are among those of the columns.
+            # Columns may be named after devices, so names are escaped as well.
             cells = [map(_csv_cell, line) for line in (names, *lines)]
             csv.writer(sys.stdout, lineterminator="\n").writerows(cells)
         else:
@@ -133,8 +133,8 @@ def _csv_cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = "" if value is None else output.printable(str(output.to_plain(value)))
-    # Names come from files that anyone may have written, and a spreadsheet would run such a cell
-    # (OWASP, "CSV injection"). It takes the apostrophe for "what follows is text".
+    # Names come from untrusted files, and a spreadsheet would evaluate such a cell (OWASP, "CSV
+    # injection"). A leading apostrophe marks a cell as text.
     is_formula = not isinstance(value, (int, float)) and text.startswith(_FORMULA)
     return f"'{text}" if is_formula else text
 
@@ -154,33 +154,33 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Return `text` so that Markdown shows it as it is: no markup, no HTML, no new column."""
+    """Return `text` escaped for Markdown: no markup, no HTML, no new column."""
     text = output.printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"[\\`*\[\]|~#]", r"\\\g<0>", text)
-    # Within a word an underscore means nothing; names are full of them.
+    # Underscores within words are not markup, and names are full of them.
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
 
 
 def rank_number(rank: str | None) -> int | None:
-    """Return a rank for programs: without the mark of those that share it."""
+    """Return a rank as a number, without the mark of shared ranks."""
     return int(rank.lstrip("=")) if rank else None
 
 
 def is_tied(rank: str | None) -> bool:
-    """Return whether others share a rank."""
+    """Return whether a rank is shared."""
     return bool(rank) and str(rank).startswith("=")
 
 
 def clock_label(one: Any) -> str:
-    """Return timer, cache mode and stopping rules of a score as people read it."""
+    """Return timer, cache mode and stopping rules of a score as text."""
     words = [one.timer or "unknown timer", one.cache, *getattr(one, "stop_rules", ())]
     return " ".join(word for word in words if word)
 
 
 def tell_mixtures(mixtures: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Say on which devices several timers or cache modes were used."""
+    """Report devices on which several timers or cache modes were used."""
     from fib_report.results import label_of
 
     for hardware, several in mixtures.items():
         labels = "; ".join(map(label_of, several))
-        talk(f"note: latencies on {hardware} were taken in several ways, ranked apart: {labels}")
+        talk(f"note: several timers or cache modes on {hardware}, ranked separately: {labels}")

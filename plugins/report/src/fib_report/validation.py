@@ -1,4 +1,4 @@
-"""What ``fib validate`` has found: reading a saved report, and a page of it."""
+"""Saved reports of ``fib validate``: reading them, and converting them to HTML."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA_VERSION = 1
-MOST_SHOWN = 2_000  # findings of one severity in a page, so that phones open it
+MOST_SHOWN = 2_000  # findings of one severity in a page, so that phones can open it
 
-# With the colours that statuses have in the other page.
+# With the colours of statuses in the report page.
 _HEADINGS = {
     Severity.ERROR: ("errors", "st-runtime-error"),
     Severity.WARNING: ("warnings", "st-incorrect-shape"),
@@ -28,7 +28,7 @@ _HEADINGS = {
 
 
 class SavedDataset(SchemaModel):
-    """What a report says of one dataset."""
+    """Findings about one dataset."""
 
     root: str
     layers: list[str]
@@ -40,7 +40,7 @@ class SavedDataset(SchemaModel):
 
 
 class ReportVersion(SchemaModel):
-    """What reports of all versions have."""
+    """The field that reports of all versions have."""
 
     schema_version: int
 
@@ -57,35 +57,35 @@ def read_validation(path: Path) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        Its datasets; their ``findings`` are of the class `Finding`.
+        The datasets of the report; their ``findings`` are of the class `Finding`.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read, or a later version has written it.
+        If the file cannot be read, or has an unsupported version.
     DataError
-        If it is no such report.
+        If it is not such a report.
     """
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     try:
         version = decode(ReportVersion, text, path=path).schema_version
         if version != SCHEMA_VERSION:
             raise ConfigError(
-                f"{path} is a report of version {version}; version {SCHEMA_VERSION} can be read",
-                hint="render it with the release that has written it, or run 'fib validate' again",
+                f"{path} has format version {version}; supported version: {SCHEMA_VERSION}",
+                hint="use the release that wrote it, or run 'fib validate' again",
             )
         report = decode(SavedReport, text, path=path)
     except DataError as error:
-        error.hint = "name a file that 'fib validate --outputs json' has written"
+        error.hint = "give a file written by 'fib validate --outputs json'"
         raise
     return [dict(one) for one in report.datasets]
 
 
 def validation_page(datasets: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page about validated datasets as text.
+    """Return an HTML page about validated datasets.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def validation_page(datasets: Sequence[Mapping[str, Any]]) -> str:
     Returns
     -------
     str
-        An HTML document that needs no other file, and no script.
+        A self-contained HTML document without scripts.
     """
     body = element(
         "body",
@@ -119,7 +119,7 @@ def _dataset(one: Mapping[str, Any]) -> Iterator[Markup]:
         yield element("h3", element("span", class_=f"swatch {colour}"), f" {noun.capitalize()}")
         yield element("dl", *map(_finding, found[:MOST_SHOWN]), class_="findings")
         if len(found) > MOST_SHOWN:
-            more = f"… and {len(found) - MOST_SHOWN:,} more, which the JSON report has."
+            more = f"… and {len(found) - MOST_SHOWN:,} more; see the JSON report."
             yield element("p", more, class_="note")
 
 

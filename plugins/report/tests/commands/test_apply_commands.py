@@ -70,12 +70,12 @@ def test_the_tolerance_follows_the_dtype_unless_it_is_given(fib, dataset):
 @pytest.mark.parametrize(
     ("axes", "words"),
     [
-        (["16"], "'16' is no size of an axis; write it as M=16"),
-        (["=16"], "'=16' is no size"),
-        (["N=-1"], "'N=-1' is no size"),
-        (["N=²"], "is no size"),
+        (["16"], "'16' is not of the form NAME=SIZE, such as M=16"),
+        (["=16"], "'=16' is not of the form"),
+        (["N=-1"], "'N=-1' is not of the form"),
+        (["N=²"], "is not of the form"),
         (["N=16", "N=32"], "axis 'N' has two sizes, 16 and 32"),
-        (["N=16,"], "'' is no size"),
+        (["N=16,"], "'' is not of the form"),
         (["K=16"], "'K'"),
     ],
 )
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
     result = fib("apply", *words, "--hardware", HERE)
     assert result.exit_code == 1
     assert "broken.json" in result.stderr
-    assert "'fib validate' lists all of it" in result.stderr
+    assert "'fib validate' lists all of them" in result.stderr
     assert "quick" in result.stdout
 
 
@@ -245,10 +245,10 @@ class TestHelper:
     def test_it_is_compiled_once(self, native, build):
         helper, line = build()
         assert helper == {"state": "built", "reason": None, "log": ""}
-        assert "programs that enable apply from now on dispatch calls with it" in line
+        assert "programs that enable apply use it from now on" in line
         helper, line = build()
         assert helper["state"] == "present"
-        assert "compiled before" in line
+        assert "already compiled" in line
         assert native == ["build"]
 
     def test_one_that_does_not_compile(self, native, build, monkeypatch):
@@ -272,11 +272,11 @@ class TestHelper:
             helper, line = build()
         assert helper["state"] == "unavailable"
         assert "c++ not found" in helper["reason"]
-        assert "dispatched without it" in line
+        assert "dispatch works without it" in line
 
 
 def test_nothing_to_build(fib, dataset):
     result = fib("apply", "build", dataset.root, "--hardware", "Another CPU (8 cores)")
     assert result.exit_code == 5
-    assert "no solution of the dataset may be used on Another CPU (8 cores)" in result.stderr
+    assert "apply can use no solution of the dataset on Another CPU (8 cores)" in result.stderr
     assert "fib apply list" in result.stderr

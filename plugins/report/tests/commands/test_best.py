@@ -68,7 +68,7 @@ def test_what_is_disputed_is_named_and_not_ranked(fib, root):
     document = json.loads(result.stdout)
     assert [one["solution"] for one in document["best"]] == ["bob_double"]
     assert document["disputed"] == ["alice_double"]
-    assert "measures again): alice_double" in result.stderr
+    assert "measures them again): alice_double" in result.stderr
 
 
 def test_timers_are_ranked_apart_and_that_is_said(fib, root, maker):
@@ -79,7 +79,7 @@ def test_timers_are_ranked_apart_and_that_is_said(fib, root, maker):
         ("cold", "alice_double"),
         ("warm", "bob_double"),
     ]
-    assert "ranked apart: cupti, cold; cupti, warm" in talk
+    assert "ranked separately: cupti, cold; cupti, warm" in talk
 
 
 def test_best(fib, two_definitions):

@@ -190,7 +190,7 @@ def test_no_author_baseline_is_no_error(fib, maker):
     result = fib("report", "summary", "--local", maker.root)
     assert result.exit_code == 0
     assert [len(table) for table in tables(result.stdout)] == [1, 1]  # definitions, timings
-    assert "not in the ranking: 1 definitions" in result.stderr
+    assert "definitions not in the ranking: 1;" in result.stderr
     assert "--baseline-author" in result.stderr
 
 

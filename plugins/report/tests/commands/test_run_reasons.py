@@ -85,7 +85,7 @@ def test_only_what_failed_last_is_run_again(fib_process, dataset):
     assert evaluated(dataset.root)[len(first) :] == [("raises_double", "long-1")]
     none = fib_process("run", dataset.root, *QUICK, "--lf", "--workload", "short-1")
     assert (none.returncode, none.stdout) == (5, "")
-    assert "nothing failed when it was last recorded" in none.stderr
+    assert "all latest evaluations passed" in none.stderr
 
 
 @pytest.mark.parametrize(("option", "count"), [(["-x"], 1), (["--maxfail", "2"], 2)])
@@ -94,7 +94,7 @@ def test_a_run_stops_after_so_many_failures(fib_process, dataset, option, count)
     assert done.returncode == 1, done.stderr
     assert f"stopped after {count} failure" in done.stderr
     assert ("1 failure, by reason:" in done.stderr) == (count == 1)
-    outcomes = [row["outcome"] for row in rows(done.stdout)]
+    outcomes = [row["status"] for row in rows(done.stdout)]
     assert sum("PASSED" not in one for one in outcomes) == count
     assert len(evaluated(dataset.root)) < 12
 

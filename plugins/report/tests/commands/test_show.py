@@ -47,7 +47,18 @@ def test_a_definition_and_a_workload(fib, dataset):
     assert "op_type: gemm" in shown
     shown = fib("show", "double/w1", "--local", dataset.root).stdout
     assert "--- Workload w1" in shown
-    assert "carol_double\tN=16\tw1\tTest CPU\tRUNTIME_ERROR\t\tmain.py:3: ValueError: 12" in shown
+    assert "carol_double\tN=16\tw1\tTest CPU\tRUNTIME_ERROR\t\t\tmain.py:3: ValueError: 12" in shown
+
+
+def test_scalars_and_speedups_are_shown(fib, maker):
+    maker.definition()
+    maker.solution()
+    path = maker.trace(latency_ms=1.0, reference_ms=3.0)
+    scalar = '"inputs": {"eps": {"type": "scalar", "value": 0.5}, '
+    path.write_text(path.read_text().replace('"inputs": {', scalar))
+    shown = fib("show", "alice_double", maker.root).stdout
+    assert "N=16,eps=0.5\tw1\tTest CPU\tPASSED\t1\t3\t" in shown
+    assert "for N=16 eps=0.5" in shown
 
 
 def test_json_has_the_records(fib, dataset):

@@ -1,20 +1,20 @@
-"""Giving up what a solution does not need, before any of its code runs.
+"""Drop every right that a solution does not need before any of its code runs.
 
-Each measure is a file of its own, is tried by taking it, and does without the others. A candidate
-cannot take any of them back.
+Each measure has its own module, is attempted directly, and does not depend on the others. A
+candidate cannot undo any of them.
 
 =====================  ============================================================
-measure                what is given up
+measure                what is prevented
 =====================  ============================================================
 ``resource-limits``    core dumps, huge files
-``memory-limit``       more memory than is there for one candidate (CPU only)
-``process-limit``      more processes than anyone needs
-``freezer``            going on while its judge reads what it has returned
-``network-namespace``  the network, shared memory of others
-``mount-namespace``    changing files outside of its own folders, modes and times too; locks
-``capabilities``       what root may do and others may not
-``no-new-privileges``  gaining any of that back
-``landlock-files``     writing outside of its own folders, memory of other processes
+``memory-limit``       exceeding the memory of one candidate (CPU only)
+``process-limit``      excessive numbers of processes
+``freezer``            running while the judge reads the results
+``network-namespace``  access to the network and to others' shared memory
+``mount-namespace``    changing files (or modes, times) elsewhere; locks
+``capabilities``       privileges of root
+``no-new-privileges``  regaining any of these rights
+``landlock-files``     writing elsewhere, memory of other processes
 ``landlock-network``   TCP
 ``landlock-signals``   signals to, and abstract sockets of, other processes
 ``system-calls``       leaving the process group, debugging, mounting, clocks, …
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _GPU_DEVICES = ("nvidia*", "dxg")
-# What tools read besides what the environment names. Of /proc nothing that is of a process: its
-# environment may hold secrets. Of /etc what finds compilers and libraries.
+# Files that tools read besides those named by the environment. Of /proc, nothing that belongs to a
+# process: its environment may hold secrets. Of /etc, only what locates compilers and libraries.
 _TOOLS_READ = (
     *("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/opt", "/nix/store"),
     *("/gnu/store", "/etc/alternatives", "/etc/clang", "/etc/ld.so.cache", "/etc/ld.so.conf"),
@@ -57,7 +57,7 @@ _BY_THREAD = (
 )
 
 
-# Where libraries keep what they compile.
+# Environment variables for the caches of libraries.
 _CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "CUPY_CACHE_DIR": "cupy",
@@ -74,12 +74,12 @@ _CACHES = {
     "TVM_FFI_CACHE_DIR": "tvm_ffi",
     "XDG_CACHE_HOME": "other",
 }
-# FlashInfer's kernels that are not compiled but downloaded: they are read where they have been.
+# FlashInfer kernels that are downloaded instead of compiled: readable where they are stored.
 _CUBINS, _CUBINS_PLACE = "FLASHINFER_CUBIN_DIR", Path(".cache", "flashinfer", "cubins")
 
 
 class LinuxSandbox(SandboxMethod):
-    """Takes all measures that the kernel at hand offers; see `confine`."""
+    """Applies all measures that the kernel supports; see `confine`."""
 
     needed = MappingProxyType(
         {
@@ -98,7 +98,7 @@ class LinuxSandbox(SandboxMethod):
     def confine(
         self, writable: Sequence[str], *, hidden: Sequence[str], device: str, workdir: Path
     ) -> tuple[list[str], dict[str, str]]:
-        """Take all measures that this system offers; nothing is raised where it offers none."""
+        """Apply all measures that this system supports; does not raise if it supports none."""
         return confine(writable, hidden=hidden, device=device, workdir=workdir)
 
     def tidy(self) -> None:
@@ -114,28 +114,29 @@ def confine(
     workdir: Path,
     only: Optional[Collection[str]] = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Take all measures that this system offers; nothing is raised where it offers none.
+    """Apply all measures that this system supports; does not raise if it supports none.
 
     Parameters
     ----------
     writable : sequence of str
-        Folders that stay writable besides the process's own. Libraries keep what they compile in
-        the first of them.
+        Additional folders that stay writable, besides the process's own. Libraries keep compiled
+        code in the first of them.
     hidden : sequence of str
-        Folders that are empty from now on, besides those of locks, where mounts can be made.
+        Additional folders to hide, besides those of locks; they appear empty if mounts are
+        possible.
     device : str
-        What the solution works on: ``cpu``, ``cuda`` or ``cuda:N``.
+        Device that the solution uses: ``cpu``, ``cuda`` or ``cuda:N``.
     workdir : Path
-        The process's own folder, which is the current one.
+        The process's own folder, which is its working directory.
     only : collection of str, optional
-        Names of the measures to take, to find out what each of them breaks; by default all.
+        Names of the measures to apply, for testing them individually; default: all.
 
     Returns
     -------
     applied : list of str
-        Names of the measures that hold from now on.
+        Names of the measures in effect.
     missing : dict of str to str
-        The others, and why they do not.
+        The other measures, and the reasons.
     """
     folders = [workdir.absolute(), *map(Path, writable)]
     _settle_caches(folders)
@@ -152,7 +153,7 @@ def confine(
         else:
             applied.append(name)
     if others:
-        # What does not hold for one thread holds for none: they share their memory.
+        # Threads share memory: a measure that misses one thread is ineffective.
         reason = f"{others} other threads of the process are not confined"
         missing |= {name: reason for name in _BY_THREAD if name in applied}
         applied = [name for name in applied if name not in _BY_THREAD]
@@ -160,14 +161,14 @@ def confine(
 
 
 def _enter(ruleset: int) -> None:
-    system.forbid_new_privileges()  # without that, only root may
+    system.forbid_new_privileges()  # required for processes other than root
     landlock.enter(ruleset)
 
 
 def _measures(
     folders: Sequence[Path], hidden: Sequence[str], *, on_gpu: bool, applied: Collection[str]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the measures in the order in which they do not stand in one another's way."""
+    """Yield the measures in an order in which none prevents another."""
     most = limits.Limits.of_this_machine()
     yield "resource-limits", partial(limits.limit_files, most)
     yield "process-limit", partial(_limit_processes, most)
@@ -178,7 +179,7 @@ def _measures(
     yield "mount-namespace", partial(_leave_mounts, folders, hidden, most, on_gpu=on_gpu)
     yield "capabilities", _drop_capabilities
     yield "no-new-privileges", system.forbid_new_privileges
-    # A private /dev/shm is as good as a folder of its own.
+    # A private /dev/shm is equivalent to a folder of its own.
     places = [*folders, Path("/dev/shm"), *_devices(on_gpu=on_gpu)]
     yield "landlock-files", partial(landlock.forbid_writing, places)
     yield "landlock-network", landlock.forbid_network
@@ -188,9 +189,9 @@ def _measures(
 
 
 def _settle_caches(folders: Sequence[Path]) -> None:
-    """Keep what is compiled where it may be, apart from what others use."""
+    """Put compiled code in a permitted folder, separate from other processes."""
     shared = env.cache_path()
-    if shared in folders:  # a process that compiles for others, and runs no code of a solution
+    if shared in folders:  # a process that compiles for others, and runs no candidate code
         _redirect_caches(folders[0])
         guard_tools(_tool_guard(folders[0], shared))
     else:
@@ -200,9 +201,9 @@ def _settle_caches(folders: Sequence[Path]) -> None:
 
 
 def _redirect_caches(folder: Path) -> None:
-    """Have libraries keep what they compile in `folder`, and what they need meanwhile, too.
+    """Make libraries keep compiled code and temporary files in `folder`.
 
-    Where they keep it otherwise other solutions would find it, and use it.
+    In their default folders other solutions would find and use these files.
     """
     base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()
     cubins = Path(base, _CUBINS_PLACE)
@@ -213,9 +214,9 @@ def _redirect_caches(folder: Path) -> None:
 
 
 def _tool_guard(workdir: Path, shared: Path) -> ToolGuard:
-    """Return what keeps compilers, which read a hostile source, to their build and their parts.
+    """Return a guard that restricts compilers, which read untrusted sources, to their build.
 
-    Of what they read they print lines, and their logs are shared with traces.
+    Compilers quote the files they read, and their logs are published with traces.
     """
 
     @contextmanager
@@ -234,12 +235,12 @@ def _tool_guard(workdir: Path, shared: Path) -> ToolGuard:
 
 
 def lock_places() -> list[Path]:
-    """Return what a process must not reach that must hold no lock of a device or of a build.
+    """Return the paths to hide from a process that must not hold locks of devices or builds.
 
     Returns
     -------
     list of Path
-        Folders of locks, and the lock files in those that hold other things too.
+        Folders of locks, and the lock files in folders that contain other files as well.
     """
     of_builds = env.cache_path() / LOCKS
     with suppress(OSError):
@@ -260,7 +261,7 @@ def _leave_mounts(
     folders: Sequence[Path], hidden: Sequence[str], most: limits.Limits, *, on_gpu: bool
 ) -> None:
     writable = [*folders, *_driver_folders()] if on_gpu else folders
-    # A process that compiles for others takes the locks of their builds.
+    # A process that compiles for others must take the locks of their builds.
     places = [place for place in lock_places() if place.parent not in folders]
     places += map(Path, hidden)
     namespaces.leave_mounts(writable, shared_bytes=most.memory_bytes, hidden=places)
@@ -272,7 +273,7 @@ def _drop_capabilities() -> None:
 
 
 def _holds_for_all_users() -> bool:
-    """Return whether this process is in the user namespace that the machine started with."""
+    """Return whether this process is in the initial user namespace."""
     return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
 
 
@@ -295,5 +296,5 @@ def _devices(*, on_gpu: bool) -> list[Path]:
 
 
 def _driver_folders() -> list[Path]:
-    # The driver names its threads. Of /proc it is only this process's part that may be written to.
+    # The driver names its threads, so only this process's part of /proc is writable.
     return [Path(f"/proc/{os.getpid()}/task")]

@@ -1,12 +1,11 @@
-"""Landlock: a process gives up rights to files, ports and other processes, for good.
+"""Landlock: a process permanently drops rights to files, ports and other processes.
 
-See https://docs.kernel.org/userspace-api/landlock.html. Rights to files came with Linux 5.13, and
-with 5.19 that to move files between folders; TCP ports with 6.7; signals and abstract sockets with
-6.12.
+See https://docs.kernel.org/userspace-api/landlock.html. Rights to files require Linux 5.13, moving
+files between folders 5.19, TCP ports 6.7, signals and abstract sockets 6.12.
 
-Each measure is a layer of its own, and what one layer forbids no other allows. Moving and linking
-files between folders is the one thing that every layer forbids unless it says otherwise, even one
-that is about ports; so every layer says otherwise.
+Each measure is a separate layer, and an action that one layer forbids cannot be allowed by another.
+Every layer, even one for ports, forbids moving and linking files between folders unless it
+explicitly allows that; so every layer does.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
 
 _READ_FILE = 1 << 2
 _WRITE_FILE, _TRUNCATE, _IOCTL_DEVICE = 1 << 1, 1 << 14, 1 << 15
-# Remove and make whatever there is in folders; bits 0, 2 and 3 are to execute and to read.
+# Rights to remove and create anything in folders; bits 0, 2 and 3 are to execute and to read.
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
 _MOVE_BETWEEN_FOLDERS = 1 << 13
 
 MOVES_SINCE, NETWORK_SINCE, SCOPES_SINCE = 2, 4, 6
-"""Versions of Landlock that know moves between folders, ports, and signals."""
+"""Landlock versions that support moves between folders, ports, and signals."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -57,7 +56,7 @@ def version() -> int:
     Raises
     ------
     Unavailable
-        If this system has none, or it is turned off.
+        If this system does not have it, or it is turned off.
     """
     try:
         return call("landlock_create_ruleset", 0, 0, _ASK_VERSION)
@@ -66,7 +65,7 @@ def version() -> int:
 
 
 def file_rights(known: int) -> int:
-    """Return the rights to change something that version `known` can take away."""
+    """Return the write rights that Landlock version `known` can restrict."""
     rights = _WRITE_FILE | _CHANGE_FOLDERS
     rights |= _MOVE_BETWEEN_FOLDERS if known >= MOVES_SINCE else 0
     rights |= _TRUNCATE if known >= 3 else 0
@@ -77,19 +76,19 @@ def file_rights(known: int) -> int:
 def write_ruleset(
     writable: Iterable[Path], readable: Optional[Iterable[Path]] = None
 ) -> Iterator[int]:
-    """Lend a ruleset under which nothing can be written but what is in, or is, `writable`.
+    """Open a ruleset under which only the paths in `writable`, and their contents, can be written.
 
     Parameters
     ----------
     writable : iterable of Path
-        Folders and files; what does not exist is passed over.
+        Folders and files; missing ones are ignored.
     readable : iterable of Path, optional
-        The same for files that can be read and not written. By default all can be read.
+        Likewise, paths that can be read but not written. Default: everything is readable.
 
     Raises
     ------
     OSError, Unavailable
-        If it cannot be made.
+        If it cannot be created.
     """
     known = version()
     rights = file_rights(known) | (0 if readable is None else _READ_FILE)
@@ -102,22 +101,22 @@ def write_ruleset(
 
 
 def enter(ruleset: int) -> None:
-    """Live under `ruleset` from now on, together with all threads and processes to come."""
+    """Apply `ruleset` to this process and all its future threads and processes."""
     call("landlock_restrict_self", ruleset, 0)
 
 
 def forbid_writing(writable: Iterable[Path]) -> None:
-    """Let this process write nowhere but in `writable`, and read other processes' memory nowhere.
+    """Allow writing only to `writable`, and forbid reading other processes' memory.
 
-    The latter holds for all that are not its descendants, and comes with any use of Landlock.
+    The latter applies to all processes except descendants, and is part of any use of Landlock.
 
     Raises
     ------
     OSError
-        If the system refuses it.
+        If the system refuses.
     Unavailable
-        If there is no Landlock, or one under which no file moves between folders: caches of
-        compiled kernels, such as Triton's, write files in a folder apart and move them then.
+        If there is no Landlock, or a version that forbids all moves between folders: caches of
+        compiled kernels, such as Triton's, write files in a temporary folder and then move them.
     """
     _require(MOVES_SINCE, "moves between folders")
     with write_ruleset(writable) as ruleset:
@@ -125,12 +124,12 @@ def forbid_writing(writable: Iterable[Path]) -> None:
 
 
 def forbid_network() -> None:
-    """Neither connect to TCP ports nor offer any."""
+    """Forbid connecting to TCP ports and listening on them."""
     _apply(_Ruleset(network=_NET_BIND_TCP | _NET_CONNECT_TCP), NETWORK_SINCE, "TCP ports")
 
 
 def forbid_signals() -> None:
-    """Signal, and connect to abstract sockets of, no process but its own descendants."""
+    """Allow signals and abstract socket connections only to this process's descendants."""
     scopes = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS
     _apply(_Ruleset(scopes=scopes), SCOPES_SINCE, "signals")
 

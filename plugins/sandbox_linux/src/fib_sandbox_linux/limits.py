@@ -1,4 +1,4 @@
-"""Limits on what a candidate may use up."""
+"""Limits on the resources of a candidate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flashinfer_bench.bench.candidate.processes import CONTROL_GROUP, Freezer, c
 
 _GIB = 2**30
 _MOST_FILES = 65536
-_MEMORY_SHARE = 0.5  # its judge holds the same inputs, and outputs besides
+_MEMORY_SHARE = 0.5  # the judge holds the same inputs, and outputs as well
 _PROCESSES_PER_CORE, _LEAST_PROCESSES = 64, 1024
 _FILE_BYTES = 4 * _GIB
 _CGROUP_LIMITS = (
@@ -27,17 +27,17 @@ _CGROUP_LIMITS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What a candidate may use up at most.
+    """Maximum resources of a candidate.
 
     Attributes
     ----------
     memory_bytes : int
-        Memory that each of its processes may allocate; not limited where it works on a GPU, whose
-        driver reserves far more addresses than there is memory.
+        Memory that each of its processes may allocate; unlimited on a GPU, whose driver reserves
+        far more address space than there is memory.
     file_bytes : int
         Size of each file that it writes.
     processes : int
-        Processes and threads at the same time.
+        Number of concurrent processes and threads.
     """
 
     memory_bytes: int
@@ -46,7 +46,7 @@ class Limits:
 
     @classmethod
     def of_this_machine(cls) -> Limits:
-        """Return what the environment says, or what is fit for this machine."""
+        """Return the limits from the environment variables, or defaults for this machine."""
         memory, file = env.sandbox_memory_bytes(), env.sandbox_file_bytes()
         cores = os.cpu_count() or 1
         return cls(
@@ -57,27 +57,27 @@ class Limits:
 
 
 def _memory_here() -> int:
-    """Return the bytes of memory that the machine, or the container, has."""
+    """Return the memory of the machine or container, in bytes."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in _CGROUP_LIMITS:
         try:
             found.append(int(Path(name).read_text()))
-        except (OSError, ValueError):  # "max", among others
+        except (OSError, ValueError):  # for example "max"
             continue
     return min(found)
 
 
 def limit_files(limits: Limits) -> None:
-    """Write no core dump and no large file, and open no more files than anyone needs."""
+    """Forbid core dumps and large files, and limit the number of open files."""
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_NOFILE, _MOST_FILES)
 
 
 def limit_memory(limits: Limits) -> None:
-    """Have allocations fail that exceed `Limits.memory_bytes` in one process.
+    """Make allocations fail that would exceed `Limits.memory_bytes` in one process.
 
-    Where a control group can be made, too, all of its processes and what they share count together.
+    If a control group can be created, the limit also covers all processes and their shared memory.
     """
     _lower(resource.RLIMIT_DATA, limits.memory_bytes)
     with suppress(Unavailable):
@@ -85,7 +85,7 @@ def limit_memory(limits: Limits) -> None:
 
 
 def limit_processes(limits: Limits) -> None:
-    """Have forks fail when there are so many processes more of this user than there are now.
+    """Make forks fail if this user has too many more processes than now.
 
     Raises
     ------
@@ -103,22 +103,22 @@ def _threads_of(user: int) -> int:
         if entry.name.isdigit():
             try:
                 if entry.stat().st_uid == user:
-                    # A folder has two links, and one more for each folder in it.
+                    # A folder has two links, plus one per subfolder.
                     total += Path(entry.path, "task").stat().st_nlink - 2
-            except OSError:  # it has just ended
+            except OSError:  # the process has just ended
                 continue
     return total
 
 
 def _lower(what: int, value: int) -> None:
-    """Set a limit for good, unless it is lower already."""
+    """Lower a limit permanently, unless it is lower already."""
     _, hard = resource.getrlimit(what)
     wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(what, (wanted, wanted))
 
 
-_ATTEMPTS = 3  # another candidate may sweep a new group away before anyone is in it
-_FILES = {  # of the older hierarchies, and of the newer one
+_ATTEMPTS = 3  # another candidate may remove a new, still empty group
+_FILES = {  # of cgroup v1 and v2
     "pids": ("pids.max", "pids.max"),
     "memory": ("memory.limit_in_bytes", "memory.max"),
     "freezer": ("freezer.state", "cgroup.freeze"),
@@ -126,21 +126,21 @@ _FILES = {  # of the older hierarchies, and of the newer one
 
 
 def join_group(controller: str, limit: Optional[int] = None) -> None:
-    """Move this process to a control group of its own.
+    """Move this process to its own control group.
 
-    Groups of candidates that have ended are removed meanwhile.
+    Groups of candidates that have ended are removed at the same time.
 
     Parameters
     ----------
     controller : str
-        What the group is for: ``pids``, ``memory`` or ``freezer``.
+        Controller of the group: ``pids``, ``memory`` or ``freezer``.
     limit : int, optional
-        How many processes and threads, or bytes of memory, it may have in it.
+        Maximum number of processes and threads, or bytes of memory, in the group.
 
     Raises
     ------
     Unavailable
-        If none can be made here.
+        If no group can be created here.
     """
     reason = f"no control group has {controller!r}"
     for parent, file in _groups_of_this_process(controller) * _ATTEMPTS:
@@ -169,10 +169,10 @@ def remove_empty_groups() -> None:
 
 
 def _groups_of_this_process(controller: str) -> list[tuple[Path, str]]:
-    """Return the groups that count this process, each with the file of the controller."""
+    """Return the groups that contain this process, each with the file of the controller."""
     groups, files = control_groups(), _FILES[controller]
     found = [(groups.get(name), file) for name, file in zip((controller, ""), files, strict=True)]
-    # The newer freezer ends what is frozen when it is killed.
+    # The freezer of cgroup v2 lets killed processes end while frozen.
     found.sort(key=lambda item: item[1] != "cgroup.freeze")
     return [(group, file) for group, file in found if group is not None]
 
@@ -185,12 +185,12 @@ def _sweep(parent: Path) -> None:
 def _remove(group: Path) -> None:
     try:
         group.rmdir()
-    except OSError:  # somebody is in there
+    except OSError:  # the group is not empty
         _let_end(group)
 
 
 def _let_end(group: Path) -> None:
-    """Thaw a group whose processes have been killed while they were frozen."""
+    """Thaw a group whose processes were killed while frozen."""
     with suppress(OSError, IndexError):
         first = (group / "cgroup.procs").read_text().split()[0]
         status = Path("/proc", first, "status").read_text()

@@ -1,7 +1,7 @@
-"""Namespaces: a network that is connected to nothing, and a view of the files that is read-only.
+"""Namespaces: an isolated network, and a read-only view of the file system.
 
-Both need a privilege. Where this process lacks it, it gets it in a user namespace of its own, and
-gives it up again afterwards.
+Both require a privilege. A process without it obtains it in its own user namespace, and drops it
+again afterwards.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _AT_FDCWD, _AT_RECURSIVE, _ATTR_READ_ONLY = -100, 0x8000, 0x1
 
 _SHARED_MEMORY = Path("/dev/shm")
-# Whoever can talk to one of these has the rights of another program. Sockets that are files stay
-# within reach of those who can read everything.
+# A client of one of these services acts with the rights of another program. Sockets that are files
+# remain reachable for processes that can read everything.
 _SERVICES = (
     *("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock"),
     *("/run/crio/crio.sock", "/run/dbus/system_bus_socket", "/run/systemd/private"),
@@ -34,7 +34,7 @@ _SERVICES = (
 
 
 def _leave(flags: int, what: str) -> None:
-    """Make new namespaces, with a user namespace if need be."""
+    """Create new namespaces, with a user namespace if necessary."""
     try:
         call("unshare", flags)
     except PermissionError as error:
@@ -59,9 +59,9 @@ def _leave_users(flags: int, what: str, refusal: OSError) -> None:
 
 
 def leave_network() -> None:
-    """Move to a network without any connection, and to shared memory that nobody else has.
+    """Move to an isolated network, and to private shared memory.
 
-    Even its own address 127.0.0.1 cannot be reached there.
+    Not even its own address 127.0.0.1 is reachable there.
     """
     _leave(_NEW_NETWORK | _NEW_IPC, "no network namespace can be created")
 
@@ -69,19 +69,19 @@ def leave_network() -> None:
 def leave_mounts(
     writable: Iterable[Path], *, shared_bytes: int, hidden: Iterable[Path] = ()
 ) -> None:
-    """See all files as read-only but those in `writable`, and those in `hidden` not at all.
+    """Make all files read-only except those in `writable`, and hide those in `hidden`.
 
-    Unlike Landlock this holds for owners, modes and times of files, too. ``/dev/shm`` is private
-    afterwards, and the sockets of services that have more rights cannot be found.
+    Unlike Landlock this also protects owners, modes and times of files. Afterwards ``/dev/shm`` is
+    private, and sockets of privileged services are hidden.
 
     Parameters
     ----------
     writable : iterable of Path
-        Folders; what does not exist is passed over.
+        Folders; missing ones are ignored.
     shared_bytes : int
-        Room in ``/dev/shm``.
+        Size of ``/dev/shm``.
     hidden : iterable of Path
-        Folders, which are empty from now on, and files, which are ``/dev/null``.
+        Folders, which become empty, and files, which become ``/dev/null``.
     """
     _leave(_NEW_MOUNTS, "no mount namespace can be created")
     try:
@@ -96,7 +96,7 @@ def leave_mounts(
                 _hide(path)
         if _SHARED_MEMORY.is_dir():
             _mount_memory(_SHARED_MEMORY, f"size={shared_bytes},mode=1777")
-        os.chdir(Path.cwd())  # what it was in lies below the new mount
+        os.chdir(Path.cwd())  # the old directory is hidden below the new mount
     except OSError as error:
         raise Unavailable(f"files cannot be mounted read-only: {error}") from None
 

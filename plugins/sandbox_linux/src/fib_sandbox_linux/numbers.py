@@ -1,11 +1,11 @@
-"""Numbers of calls of the system, by instruction set.
+"""System call numbers, by instruction set.
 
 From ``arch/x86/entry/syscalls/syscall_64.tbl`` and ``include/uapi/asm-generic/unistd.h`` of Linux.
 """
 
 from __future__ import annotations
 
-# Each with its number on x86_64, and that on aarch64; "-" where it has none.
+# Each with its number on x86_64 and on aarch64; "-" if it does not exist there.
 _ABOUT_OTHER_PROCESSES = """
     ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438,
     kcmp 312 272, perf_event_open 298 241, fanotify_init 300 262
@@ -26,8 +26,8 @@ _KERNEL = """
 _CLOCKS = """
     settimeofday 164 170, clock_settime 227 112, adjtimex 159 171, clock_adjtime 305 266
 """
-# Its operations pass by every filter. A page that answers only when its process does would keep
-# those waiting who read the memory of a stopped process.
+# io_uring operations bypass every filter. With userfaultfd, a page that is served only while its
+# process runs could block a reader of the memory of a stopped process.
 _WAYS_AROUND = """
     io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427, userfaultfd 323 282
 """
@@ -48,7 +48,7 @@ def _read(table: str) -> dict[str, tuple[str, ...]]:
 _REFUSED = _read(",".join((_ABOUT_OTHER_PROCESSES, _MOUNTS, _KERNEL, _CLOCKS, _WAYS_AROUND)))
 
 REFUSED = tuple(_REFUSED)
-"""Names of the calls that no solution needs, whatever their arguments."""
+"""Names of the system calls that no solution needs, whatever their arguments."""
 
 NUMBERS = {
     machine: {
@@ -58,4 +58,4 @@ NUMBERS = {
     }
     for place, machine in enumerate(("x86_64", "aarch64"))
 }
-"""By instruction set and name."""
+"""Numbers by instruction set and name."""

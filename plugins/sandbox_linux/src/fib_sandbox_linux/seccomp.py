@@ -1,4 +1,4 @@
-"""What a candidate may not ask of the system, whatever it has the right to."""
+"""Restrict the system calls of a candidate, regardless of its other rights."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-# Assembling filters of calls of the system: programs of the classic Berkeley packet filter.
+# Seccomp filters: programs of the classic Berkeley packet filter.
 #
-# A filter looks at the number of a call and at its arguments, as numbers: it cannot follow
-# pointers. See https://docs.kernel.org/userspace-api/seccomp_filter.html.
+# A filter sees the number of a call, and its arguments as plain numbers: it cannot follow pointers.
+# See https://docs.kernel.org/userspace-api/seccomp_filter.html.
 
 
 ALLOW = 0x7FFF0000
@@ -26,16 +26,16 @@ ERRNO = 0x00050000  # the error's number is in the lower half; 0 stands for succ
 KILL_PROCESS = 0x80000000
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""How a filter is told the instruction set."""
+"""How the instruction set is identified to a filter."""
 
-_X32_CALLS = 0x40000000  # another set of numbers for the same machine
+_X32_CALLS = 0x40000000  # the x32 ABI: other numbers on the same machine
 
 LOAD, JUMP_EQUAL, JUMP_NOT_LESS, JUMP_ANY_BIT, JUMP, RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 class Instruction(ctypes.Structure):
-    """One instruction: what to do, how many to skip if a condition holds or not, and a constant."""
+    """One BPF instruction: operation, jumps for a true or false condition, and a constant."""
 
     _fields_ = (
         ("code", ctypes.c_uint16),
@@ -47,21 +47,21 @@ class Instruction(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of a call.
+    """What happens to a call.
 
     Parameters
     ----------
     name : str
-        Name of the call; rules for calls that a machine does not have are left out.
+        Name of the call; rules for calls that the machine does not have are dropped.
     error : int
-        Error number that it answers without being made; 0 makes it seem to have succeeded.
+        Error number to return instead of making the call; 0 simulates success.
     when : str
-        ``always``; or when the argument ``is`` one of the values, ``is not`` any of them, or
-        ``has`` a bit of one of them set.
+        ``always``; or if the argument ``is`` one of the values, ``is not`` any of them, or ``has``
+        a bit of one of them set.
     argument : int
-        Which argument; its lower 32 bits count.
+        Index of the argument, of which the lower 32 bits are compared.
     values : tuple of int
-        What it is compared with.
+        The values to compare with.
     """
 
     name: str
@@ -72,15 +72,15 @@ class Rule:
 
 
 def assemble(rules: Iterable[Rule], machine: str) -> list[Instruction]:
-    """Return the program that applies `rules`, and allows everything else.
+    """Return a program that applies `rules` and allows everything else.
 
     Parameters
     ----------
     rules : iterable of Rule
-        The first one that holds counts.
+        The first matching rule is applied.
     machine : str
-        Instruction set, as in `NUMBERS`. Calls by the rules of another one end the process: they
-        have other numbers.
+        Instruction set, as in `NUMBERS`. Calls through another ABI end the process, because their
+        numbers differ.
     """
     program = [
         Instruction(LOAD, 0, 0, _ARCH_AT),
@@ -102,7 +102,7 @@ def assemble(rules: Iterable[Rule], machine: str) -> list[Instruction]:
 
 
 def _block(rule: Rule) -> list[Instruction]:
-    """Return what is done when the number is the rule's; it ends with the number loaded."""
+    """Return the instructions for a matching call number; the number is loaded again at the end."""
     refuse = Instruction(RETURN, 0, 0, ERRNO | rule.error)
     if rule.when == "always":
         return [refuse]
@@ -115,7 +115,7 @@ def _block(rule: Rule) -> list[Instruction]:
 
 
 def _tests(rule: Rule) -> list[Instruction]:
-    """Return comparisons that skip what comes next, the refusal, unless the rule holds."""
+    """Return comparisons that skip the next instruction, the refusal, unless the rule applies."""
     code = JUMP_ANY_BIT if rule.when == "has" else JUMP_EQUAL
     last = len(rule.values) - 1
     found = [
@@ -126,43 +126,43 @@ def _tests(rule: Rule) -> list[Instruction]:
 
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
 
-_NEW_NAMESPACES = 0x7E020000  # CLONE_NEW* of all kinds
-_SIBLING = 0x8000  # CLONE_PARENT: a child of the fork server, and not of this process
+_NEW_NAMESPACES = 0x7E020000  # CLONE_NEW* all kinds
+_SIBLING = 0x8000  # CLONE_PARENT: makes a child of the fork server instead of this process
 _ASK_PERSONALITY = 0xFFFFFFFF
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _EVERYONE = 0xFFFFFFFF  # -1
 
 _LOCAL = (int(socket.AF_UNIX),)
-# In a network namespace of its own these reach nobody.
+# In a separate network namespace these address families reach nothing.
 _HARMLESS_IF_ALONE = (2, 10, 16)  # AF_INET, AF_INET6, AF_NETLINK
 
 
 def rules(*, network_is_own: bool) -> tuple[Rule, ...]:
-    """Return what is refused.
+    """Return the rules for refused calls.
 
     Parameters
     ----------
     network_is_own : bool
-        Whether the process has a network of its own, to which nothing is connected.
+        Whether the process has its own, isolated network.
     """
     families = (*_LOCAL, *(_HARMLESS_IF_ALONE if network_is_own else ()))
     return (
         *(Rule(name, errno.EPERM) for name in REFUSED),
         Rule("socket", errno.EPERM, "is not", 0, families),
         Rule("clone", errno.EPERM, "has", 0, (_NEW_NAMESPACES | _SIBLING,)),
-        # Its flags are behind a pointer; libraries then use the older call.
+        # Its flags are behind a pointer; libraries fall back to the older call.
         Rule("clone3", errno.ENOSYS),
         Rule("personality", errno.EPERM, "is not", 0, (_ASK_PERSONALITY,)),
-        # Its judge must be able to read its memory, and to end it with all that it has started:
-        # nothing leaves the process group. Build tools and shells ask for groups, and are not
-        # told that they do not get them.
+        # The judge must be able to read the process's memory, and to end it with everything that it
+        # has started: no process may leave the process group. Build tools and shells request new
+        # groups; the call pretends to succeed.
         Rule("prctl", errno.EPERM, "is", 0, (_PR_SET_DUMPABLE,)),
         Rule("prctl", 0, "is", 0, (_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER)),
         Rule("setsid", 0),
         Rule("setpgid", 0),
         Rule("kill", errno.EPERM, "is", 0, (_EVERYONE,)),
-        # Limits, priorities and cores of others. Thread pools place their threads by number, and
-        # are not told that they stay where they are.
+        # Limits, priorities and CPU affinity of other processes. Thread pools pin their threads;
+        # the call pretends to succeed.
         Rule("sched_setaffinity", 0, "is not", 0, (0,)),
         Rule("prlimit64", errno.EPERM, "is not", 0, (0,)),
         Rule("sched_setscheduler", errno.EPERM, "is not", 0, (0,)),
@@ -178,12 +178,12 @@ class _Program(ctypes.Structure):
 
 
 def install(program: Sequence[Instruction]) -> None:
-    """Put a filter on all threads of this process, for good.
+    """Install a filter permanently for all threads of this process.
 
     Raises
     ------
     Unavailable
-        If the system does not take it.
+        If the system rejects it.
     """
     array = (Instruction * len(program))(*program)
     pointer = ctypes.cast(array, ctypes.POINTER(Instruction))

@@ -1,4 +1,4 @@
-"""Calls of the system that Python does not offer."""
+"""System calls for which Python has no interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PR_CAP_AMBIENT = 47
 
 
 class Unavailable(Exception):
-    """A measure cannot be taken here; the message says why."""
+    """A measure cannot be applied here; the message gives the reason."""
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +36,7 @@ def machine() -> str:
     Raises
     ------
     Unavailable
-        Where calls of the system have other numbers than those that are known here.
+        If the numbers of its system calls are not known here.
     """
     name = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
@@ -47,7 +47,7 @@ def machine() -> str:
 
 
 def call(name: str, *arguments: object) -> int:
-    """Call the system.
+    """Make a system call.
 
     Parameters
     ----------
@@ -59,9 +59,9 @@ def call(name: str, *arguments: object) -> int:
     Raises
     ------
     OSError
-        What it answers.
+        The error that it returns.
     Unavailable
-        If its number is not known.
+        If its number is unknown.
     """
     number = NUMBERS[machine()][name]
     result = int(_libc().syscall(ctypes.c_long(number), *map(_converted, arguments)))
@@ -80,27 +80,27 @@ def _converted(argument: object) -> object:
 
 
 def prctl(option: int, second: int = 0, third: int = 0) -> int:
-    """Change something about this thread; see `call`."""
+    """Change an attribute of this thread; see `call`."""
     return call("prctl", option, second, third, 0, 0)
 
 
 def forbid_new_privileges() -> None:
-    """Have no program that is started from here gain rights, as by a set-user-ID bit."""
+    """Prevent programs started from here from gaining rights, for example by a set-user-ID bit."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def end_idle_threads() -> int:
-    """Have libraries that keep threads, such as numpy's, end them; they start new ones later.
+    """End the idle threads of libraries such as numpy, which start new ones on demand.
 
     Returns
     -------
     int
-        How many other threads there are nevertheless.
+        Number of other threads that remain.
     """
     if thread_count() == 1:
         return 0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
+        warnings.simplefilter("ignore", DeprecationWarning)  # expected: there are other threads
         pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -109,7 +109,7 @@ def end_idle_threads() -> int:
 
 
 READ_ANY_FILE = 2
-"""CAP_DAC_READ_SEARCH: without it root could not read what belongs to others, such as a virtual
+"""CAP_DAC_READ_SEARCH: without it root could not read files of other users, such as a virtual
 environment in the home folder of the user who started a container."""
 
 _VERSION_3 = 0x20080522
@@ -129,14 +129,14 @@ class _Sets(ctypes.Structure):
 
 
 def drop_capabilities(kept: int = 1 << READ_ANY_FILE) -> None:
-    """Give up all capabilities but those in the mask `kept`, for programs to come, too.
+    """Permanently drop all capabilities except those in the mask `kept`.
 
-    What is not there cannot be kept: an ordinary user has none before and after.
+    Capabilities that the process does not have cannot be kept: an ordinary user has none.
 
     Raises
     ------
     OSError
-        If the system refuses that.
+        If the system refuses.
     """
     held = held_capabilities()
     if held:

@@ -1,4 +1,4 @@
-"""``fib plugins new``, which starts a plugin under names of its own."""
+"""``fib plugins new``: create a plugin from a template."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from flashinfer_bench.plugins import CommandSpec, hookimpl
 
 @hookimpl
 def fib_register_commands() -> list[CommandSpec]:
-    """Register the one command."""
+    """Register ``fib plugins new``."""
     return [
         CommandSpec(
             name="plugins new",
             factory="fib_plugin_new.command:new_plugin",
-            summary="Start a plugin: a small one of any kind.",
+            summary="Create a small plugin of any kind.",
         )
     ]

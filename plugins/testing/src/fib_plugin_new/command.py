@@ -1,6 +1,6 @@
-"""``fib plugins new``: start a plugin, under names of its own.
+"""``fib plugins new``: create a plugin from a template.
 
-One for a builder is a copy of the example plugin, one of another kind is made of the few files in
+A builder plugin is a renamed copy of the example plugin; other kinds are created from the files in
 ``plugin_template``.
 """
 
@@ -37,33 +37,33 @@ _IN_WHEEL = _PACKAGE / "_template"
 _IN_REPOSITORY = _PACKAGE.parents[3] / "examples" / "fib-builder-example"
 _SMALL = _PACKAGE / "plugin_template"
 
-# What tools leave behind; importing an installed template compiles it, for one.
+# Files that tools leave behind, for example bytecode of an installed template.
 _LEFT_BY_TOOLS = re.compile(
     r"__pycache__|\.(pytest|mypy|ruff)_cache|\.(venv|nox|tox|hypothesis)|build|dist|traces"
     r"|.*\.(pyc|egg-info)"
 )
 
-# What tests need, of kinds that have more than the common one.
+# Requirements of the tests, for kinds with a conformance suite.
 _NEEDED = {"adapter": "flashinfer-bench-core[torch,testing]~=CORE_VERSION"}
 _HOW_TO = {kind: f"write-an-{kind}" for kind in ("adapter", "evaluator", "executor")}
 
 _PREFIX = "fib-builder-"
 _PLUGIN = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _LANGUAGE = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
-# So that no line of the copy becomes longer than its linter allows.
+# Limits line lengths in the copy to what its linter allows.
 _LONGEST = 24
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a new plugin is called.
+    """Names of a new plugin.
 
     Parameters
     ----------
     plugin : str
         Name of the plugin and its record: ``my-lang``.
     language : str
-        Language of the solutions that it builds, if it is a builder.
+        Language that a builder builds.
     author : str
         ``Name`` or ``Name <mail>``; may be empty.
     kind : str
@@ -77,55 +77,55 @@ class Names:
 
     @property
     def distribution(self) -> str:
-        """What is installed with pip: ``fib-builder-my-lang``."""
+        """Name of the distribution: ``fib-builder-my-lang``."""
         return f"fib-{self.kind.replace('_', '-')}-{self.plugin}"
 
     @property
     def package(self) -> str:
-        """What is imported: ``fib_builder_my_lang``."""
+        """Name of the package: ``fib_builder_my_lang``."""
         return self.distribution.replace("-", "_")
 
     @property
     def stem(self) -> str:
-        """What the names of its classes begin with: ``MyLang``."""
+        """Prefix of its class names: ``MyLang``."""
         return "".join(part.capitalize() for part in self.plugin.split("-"))
 
 
 def new_plugin(
     name: Annotated[
-        str, typer.Argument(help="Name of the plugin: 'my-lang' makes fib-builder-my-lang.")
+        str, typer.Argument(help="Name of the plugin: 'my-lang' for fib-builder-my-lang.")
     ],
     kind: Annotated[
         str,
         typer.Option("--kind", metavar="KIND", help=f"What it provides: {', '.join(KINDS)}."),
     ] = "builder",
     output: Annotated[
-        Path, option("--output", metavar="DIR", help="Where to make it. Default: here.")
+        Path, option("--output", metavar="DIR", help="Where to create it. Default: here.")
     ] = Path(),
     language: Annotated[
         Optional[str], option("--language", metavar="LANG", help="Language. Default: the name.")
     ] = None,
     author: Annotated[str, option("--author", metavar="AUTHOR", help="'Name <mail>'.")] = "",
 ) -> None:
-    """Create a plugin of any kind, whose test passes before you change anything.
+    """Create a plugin of any kind, with a test that passes from the start.
 
-    A builder is a copy of the tested example under its own names, and works at once.
+    A builder is a renamed copy of the tested example, and works at once.
     Prints the folder of the plugin.
     """
     kind = known_kind(kind)
     names = _checked(name, language, author, kind)
-    # What a plugin prints while it is looked at is talk, and must not end up in the data.
+    # Output of installed plugins must not be mixed with the data on stdout.
     with redirect_stdout(sys.stderr):
         _require_free(names, discover(replace(Settings.from_env(), strict=False)))
     if output.exists() and not output.is_dir():
-        raise ConfigError(f"--output {str(output)!r} is a file; it must be a folder, or not exist")
+        raise ConfigError(f"--output {str(output)!r} is a file; give a folder or a new path")
     target = output / names.distribution
     _write(target, _builder_files(names) if kind == "builder" else _small_files(names))
     emit(printable(str(target)))
     does, remark = "Next:", ""
     if kind == "builder":
         does = f"{names.distribution} builds solutions in {names.language!r}. Next:"
-        remark = "\nIt compiles C until you change it; its README says what to change where."
+        remark = "\nIt compiles C until you change it; the README says what to change."
     test = "pip install -e '.[test]' && pytest"
     talk(f"{does}\n  cd {target}\n  {test}\n  fib plugins doctor {names.plugin}{remark}")
 
@@ -135,28 +135,28 @@ def _checked(name: str, language: Optional[str], author: str, kind: str) -> Name
     plugin = name.replace("_", "-").removeprefix(prefix).removeprefix(_PREFIX)
     if not _PLUGIN.fullmatch(plugin) or len(plugin) > _LONGEST:
         raise ConfigError(
-            f"{name!r} is not a valid name of a plugin: use letters from a to z, digits and single "
-            f"hyphens, a letter first, and at most {_LONGEST} characters",
-            hint="write only the name, such as 'my-lang'; --output sets the folder",
+            f"invalid plugin name {name!r}: use letters from a to z, digits and single hyphens, a "
+            f"letter first, and at most {_LONGEST} characters",
+            hint="give only the name, such as 'my-lang'; --output sets the folder",
         )
     if keyword.iskeyword(plugin):
-        raise ConfigError(f"{name!r} is a keyword of Python", hint="choose another name")
+        raise ConfigError(f"{name!r} is a Python keyword", hint="choose another name")
     spoken = plugin if language is None else language
     if not _LANGUAGE.fullmatch(spoken) or len(spoken) > _LONGEST:
         raise ConfigError(
-            f"{language!r} is not a valid name of a language: use letters from a to z, digits, '.',"
-            f" '_' and '-', a letter or digit first and last, and at most {_LONGEST} characters"
+            f"invalid language name {language!r}: use letters from a to z, digits, '.', '_' and "
+            f"'-', a letter or digit first and last, and at most {_LONGEST} characters"
         )
     if not author.isprintable():
-        raise ConfigError("--author has a control character; write 'Name <mail>'")
+        raise ConfigError("--author contains a control character; write 'Name <mail>'")
     return Names(plugin, spoken, author.strip(), kind)
 
 
 def _require_free(names: Names, catalog: Catalog) -> None:
-    """Raise if something that is installed has one of the names: the two would be in conflict."""
+    """Raise if an installed plugin, record or module has one of the names."""
     taken = [("name", entry.name, entry.origin) for entry in catalog.entries(names.kind)]
     if names.kind == "builder":
-        taken.append(("name", "example", "the plugin that new ones are made from"))
+        taken.append(("name", "example", "the template of new plugins"))
         for status in catalog.plugins:
             taken += [("name", each, status.origin) for each in (status.name, status.distribution)]
         for entry in catalog.builders:
@@ -171,7 +171,7 @@ def _require_free(names: Names, catalog: Catalog) -> None:
 
 
 def _write(target: Path, files: dict[str, str]) -> None:
-    """Make the folder of a new plugin, whole or not at all."""
+    """Create the folder of a new plugin completely or not at all."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -191,10 +191,10 @@ def _write(target: Path, files: dict[str, str]) -> None:
 
 
 def _small_files(names: Names) -> dict[str, str]:
-    """Return the files of a plugin that is no builder, by path."""
+    """Return the files of a plugin of any kind but a builder, by path."""
     kinds = (_SMALL / "kinds.txt").read_text(encoding="utf-8").partition(f"==== {names.kind}: ")
     fields, _, code = kinds[2].partition("====")[0].partition("\n")
-    # In this order: some of them are in what stands for others.
+    # In this order, because some replacements contain other placeholders.
     words = {
         "BODY": code,
         "NEEDED": _NEEDED.get(names.kind, "pytest>=8"),
@@ -227,19 +227,19 @@ def template_folder() -> Path:
     Raises
     ------
     CapabilityError
-        If it is in neither.
+        If it is missing.
     """
     for folder in (_IN_WHEEL, _IN_REPOSITORY):
         if (folder / "pyproject.toml").is_file():
             return folder
     raise CapabilityError(
-        f"the example plugin, from which new ones are made, is missing: {_IN_WHEEL}",
+        f"the template of new plugins is missing: {_IN_WHEEL}",
         hint="reinstall fib-testing",
     )
 
 
 def template_files(template: Path) -> Iterator[Path]:
-    """Yield the files of the example, relative to it, without what tools have left there."""
+    """Yield the relative paths of the example's files, without those that tools leave behind."""
     for path in sorted(template.rglob("*")):
         relative = path.relative_to(template)
         if path.is_file() and not any(map(_LEFT_BY_TOOLS.fullmatch, relative.parts)):
@@ -247,7 +247,7 @@ def template_files(template: Path) -> Iterator[Path]:
 
 
 def _builder_files(names: Names) -> dict[str, str]:
-    """Return the files of a plugin for a builder, by path."""
+    """Return the files of a builder plugin, by path."""
     template, files = template_folder(), {}
     for path in template_files(template):
         text = (template / path).read_text(encoding="utf-8")
@@ -262,8 +262,8 @@ def _builder_files(names: Names) -> dict[str, str]:
 def renamed(text: str, names: Names) -> str:
     """Return `text`, a path or the content of a file, with the names of the new plugin.
 
-    Parts between ``<!-- example -->`` and ``<!-- /example -->``, which speak of the example as
-    such, are left out.
+    Parts between ``<!-- example -->`` and ``<!-- /example -->``, which are about the example, are
+    removed.
     """
     text = re.sub(r"<!-- example -->.*?<!-- /example -->\n*", "", text, flags=re.DOTALL)
     for pattern, replacement in (
@@ -280,12 +280,12 @@ def renamed(text: str, names: Names) -> str:
 
 
 def _with_author(text: str, author: str) -> str:
-    """Put the author's name into a pyproject.toml, or take the line out."""
+    """Set the author in a pyproject.toml, or remove the line."""
     line = ""
     if author:
         name, _, mail = author.partition("<")
         fields = {"name": name.strip(), "email": mail.strip().removesuffix(">").strip()}
-        quoted = json.JSONEncoder(ensure_ascii=False).encode  # a JSON string is a TOML string, too
+        quoted = json.JSONEncoder(ensure_ascii=False).encode  # JSON strings are TOML strings
         parts = [f"{key} = {quoted(value)}" for key, value in fields.items() if value]
         line = f"authors = [{{ {', '.join(parts)} }}]\n"
     return re.sub(r"(?m)^authors = .*\n", lambda _: line, text)

@@ -1,4 +1,4 @@
-"""The conformance kit: proof that a plugin keeps to its contract, with pytest.
+"""The conformance kit: pytest suites that check whether a plugin keeps to its contract.
 
 Subclass a suite, give it one fixture called ``case``, and run pytest:
 
@@ -12,7 +12,7 @@ Subclass a suite, give it one fixture called ``case``, and run pytest:
 =========================  =========================================================================
 
 Executors and commands are covered by `PluginConformance`. A failed test says what is wrong, why it
-matters and what to do; one that cannot say anything is skipped, with the reason (``pytest -ra``).
+matters and what to do; a test that is not applicable is skipped with a reason (``pytest -ra``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fib_testing.builders import BuilderConformance
 from fib_testing.evaluators import EvaluatorCase, EvaluatorConformance
 from fib_testing.keys import KeyBuilderCase, KeyBuilderConformance
 from fib_testing.plugins import PluginCase, PluginConformance
+from fib_testing.sample_calls import SampleCall
 from fib_testing.samples import make_solution, sample_definition
 from fib_testing.timers import TimerCase, TimerConformance
 
@@ -38,6 +39,7 @@ __all__ = [
     "KeyBuilderConformance",
     "PluginCase",
     "PluginConformance",
+    "SampleCall",
     "TimerCase",
     "TimerConformance",
     "make_solution",

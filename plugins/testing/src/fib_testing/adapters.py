@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 import pytest
 
@@ -26,9 +25,11 @@ from fib_testing.records import (
     require_none,
     require_unchanged,
 )
+from fib_testing.sample_calls import Arguments, Effects, SampleCall, answered
 from flashinfer_bench.routing import Adapter, PatchManager, PatchSpec, resolve
 
-Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _SEE_TARGETS = "test_its_targets_are_the_record_s"
 _SEE_WRAPS = "test_it_wraps_each_target"
@@ -36,27 +37,31 @@ _SEE_WRAPS = "test_it_wraps_each_target"
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterCase(RecordCase):
-    """An adapter, and calls of what it wraps.
+    """An adapter, and sample calls of its targets.
 
     The original functions are not run: stand-ins with their signatures are wrapped and called.
 
     Parameters
     ----------
     record : AdapterSpec or str
-        What the plugin registers, or the path of the factory.
+        The record that the plugin registers, or the path of the factory.
     arguments : mapping of str to callable
-        For paths of targets: makes positional and named arguments of a call, a method's object
-        included. Default: for each parameter an object without any properties, in which a wrapper
-        that does nothing has no interest.
+        By path of a target: returns positional and named arguments of a call, including the
+        object of a method. Default: an object without properties for each parameter, which is
+        enough for wrappers that pass calls through.
+    calls : sequence of SampleCall
+        Calls that solutions answer, in each form that the adapter supports (such as with ``out=``),
+        and calls that must go to the original. Without any, substitution is not tested.
     plugin : str, optional
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
     arguments: Mapping[str, Callable[[], Arguments]] = field(default_factory=dict)
+    calls: Sequence[SampleCall] = ()
 
 
 class Token:
-    """An argument that stands for itself."""
+    """An argument without properties."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -66,7 +71,7 @@ class Token:
 
 
 class StandIn:
-    """In the place of an original function: notes its calls, and returns one object or raises."""
+    """Replaces an original function: records calls, and returns one object or raises."""
 
     def __init__(self, spec: PatchSpec) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -83,7 +88,7 @@ class StandIn:
         self.function = functools.wraps(like)(stand_in) if like is not None else stand_in
 
     def differences(self, wrapper: Callable[..., Any], arguments: Arguments) -> list[str]:
-        """Call a wrapper, and say what is different from calling the original."""
+        """Call a wrapper, and return differences from a call of the original."""
         args, kwargs = arguments
         self.calls.clear()
         try:
@@ -93,11 +98,11 @@ class StandIn:
         found = []
         if len(self.calls) != 1:
             found.append(f"the original was called {len(self.calls)} times")
-        # The very same objects: equal ones will not do.
+        # The same objects, not equal ones.
         elif _identities(*self.calls[0]) != _identities(args, kwargs):
             found.append(f"the original was called with {self.calls[0]}")
         if result is not self.result:
-            found.append(f"returned {result!r} in place of the original's result")
+            found.append(f"returned {result!r} instead of the original's result")
         return found
 
 
@@ -109,7 +114,7 @@ class AdapterKit:
         self.adapter = adapter
 
     def targets(self) -> list[PatchSpec]:
-        """Return the targets; skip the test if they are no PatchSpecs."""
+        """Return the targets; skip the test if they are not PatchSpecs."""
         with needed("targets", _SEE_TARGETS):
             found = list(self.adapter.targets())
         if not found or not all(isinstance(each, PatchSpec) for each in found):
@@ -123,7 +128,7 @@ class AdapterKit:
             return stand_in, self.adapter.make_wrapper(spec, stand_in.function)
 
     def sound(self) -> Iterator[tuple[PatchSpec, StandIn, Callable[..., Any]]]:
-        """Yield targets with stand-ins and wrappers that pass calls through, or skip the test."""
+        """Yield targets, stand-ins and wrappers; skip the test unless these pass calls through."""
         for spec in self.targets():
             stand_in, wrapper = self.wrap(spec)
             if stand_in.differences(wrapper, self.arguments(spec)):
@@ -147,7 +152,7 @@ class AdapterKit:
 
 
 class AdapterConformance(RecordConformance):
-    """All that an API adapter must keep to.
+    """The contract of API adapters.
 
     Subclass it in a test module, and give it a fixture ``case`` that returns an `AdapterCase`.
     """
@@ -157,40 +162,40 @@ class AdapterConformance(RecordConformance):
 
     @pytest.fixture
     def kit(self, given: AdapterCase) -> AdapterKit:
-        """Give the case and a new adapter, also where the library is not installed."""
+        """Return the kit of the case, even if the library is not installed."""
         return AdapterKit(given, construct(given))
 
     def libraries(self, given: AdapterCase) -> tuple[str, ...]:
-        """Return the libraries that are patched, which neither plugin nor probe may import."""
+        """Return the patched libraries, which neither plugin nor probe may import."""
         targets = getattr(given.record, "targets", ())
         return tuple(sorted({path.partition(".")[0] for path in targets}))
 
     def require_available(self, given: AdapterCase, request: pytest.FixtureRequest) -> None:
-        """Adapters are made also where the library is not installed."""
+        """Adapters must be constructible even if the library is not installed."""
 
     def test_making_it_does_not_import_the_library(self, given: AdapterCase) -> None:
-        """The library is the user's, who imports it when and if they like; so is torch.
+        """Creating the adapter imports neither the library nor torch.
 
-        Why it matters: importing it takes seconds, and may make a device context.
+        Why it matters: importing them takes seconds, and may create a device context.
 
         To do: import nothing heavy at the top of the module or in __init__, name targets by string,
-        and change nothing of the process.
+        and do not change the process.
         """
         load_factory(given)
         step = look(construct=given.factory, libraries=self.libraries(given))["construct"]
-        # With torch come others, which would be told of in its place.
+        # torch imports other libraries, which need not be listed.
         imported = ", ".join(sorted({"torch", *self.libraries(given)} & {*step["heavy"]}))
         require(not imported, f"creating the adapter imported {imported}; import it inside methods")
-        if not step["error"]:  # which test_the_factory… reports
+        if not step["error"]:  # reported by test_the_factory…
             require_unchanged("creating the adapter", step)
 
     def test_its_targets_are_the_record_s(self, kit: AdapterKit) -> None:
         """`targets` returns PatchSpecs, the same each time, for the paths in the record.
 
-        Why it matters: otherwise nobody knows what is patched: `fib plugins show` tells users by
-        the record, and a target, which wears one wrapper, is asked for again when it is listed.
+        Why it matters: `fib plugins show` lists the targets of the record, and targets are
+        requested several times but wrapped once.
 
-        To do: return a tuple of PatchSpec without looking at the library, the same paths as in the
+        To do: return a tuple of PatchSpec without inspecting the library, with the paths in the
         record, each of them once; empty only if the record names 'library.*' for late_targets.
         """
         with must_work("targets"):
@@ -211,12 +216,12 @@ class AdapterConformance(RecordConformance):
         )
 
     def test_its_targets_exist(self, kit: AdapterKit, request: pytest.FixtureRequest) -> None:
-        """Each is there in the installed library, as what it says.
+        """Each target exists in the installed library and is of the stated kind.
 
-        Why it matters: calls would go past the adapter, unnoticed.
+        Why it matters: otherwise calls bypass the adapter unnoticed.
 
-        To do: name what this version has; let the probe say no for versions that you do not know,
-        with the versions that you do.
+        To do: list targets of this version; for unsupported versions, let the probe return a
+        reason that names the supported ones.
         """
         record_of(kit.case)
         super().require_available(kit.case, request)
@@ -232,11 +237,11 @@ class AdapterConformance(RecordConformance):
         require_none(wrong, "targets of the installed library")
 
     def test_it_wraps_each_target(self, kit: AdapterKit) -> None:
-        """`make_wrapper` makes a new function for each target, and does not call the original.
+        """`make_wrapper` returns a new function for each target without calling the original.
 
-        Why it matters: the library cannot be patched, or calls go past the adapter.
+        Why it matters: otherwise the library cannot be patched, or calls bypass the adapter.
 
-        To do: return a function for each of `targets`, told apart by spec.name.
+        To do: return a function for each of `targets`, which differ in spec.name.
         """
         wrong = []
         for spec in kit.targets():
@@ -254,7 +259,7 @@ class AdapterConformance(RecordConformance):
     def test_a_wrapper_looks_like_the_original(self, kit: AdapterKit) -> None:
         """Name, documentation and signature are those of the original.
 
-        Why it matters: callers, compilers and documentation look at these.
+        Why it matters: callers, compilers and documentation use them.
 
         To do: decorate the wrapper with functools.wraps(orig).
         """
@@ -268,9 +273,9 @@ class AdapterConformance(RecordConformance):
     def test_a_wrapper_passes_calls_through(self, kit: AdapterKit) -> None:
         """While nothing is enabled: one call, the same arguments, the same result.
 
-        Why it matters: a program that is patched and nothing else must not notice it.
+        Why it matters: patching alone must not change a program.
 
-        To do: return orig(*args, **kwargs), before looking at any argument.
+        To do: return orig(*args, **kwargs) before inspecting any argument.
         """
         wrong = []
         for spec in kit.targets():
@@ -282,25 +287,25 @@ class AdapterConformance(RecordConformance):
         require_none(wrong, "wrappers, while neither apply nor tracing is enabled")
 
     def test_what_the_original_raises_goes_on(self, kit: AdapterKit) -> None:
-        """The same exception, after one call.
+        """Exceptions of the original reach the caller, after one call.
 
-        Why it matters: callers rely on it: FlashInfer's plan, for one, refuses a batch size by it.
+        Why it matters: callers depend on them; FlashInfer's plan, for example, rejects batch sizes.
 
-        To do: call the original outside of any try block of the wrapper's own work.
+        To do: call the original outside of the try blocks of the wrapper's own code.
         """
         wrong = []
         for spec, stand_in, wrapper in kit.sound():
-            stand_in.error = ValueError("the original's own")
+            stand_in.error = ValueError("raised by the original")
             args, kwargs = kit.arguments(spec)
             raised = raised_by(partial(wrapper, *args, **kwargs))
             if raised is not stand_in.error:
-                wrong.append(f"{spec.path}: {raised!r} in place of {stand_in.error!r}")
+                wrong.append(f"{spec.path}: {raised!r} instead of {stand_in.error!r}")
             if len(stand_in.calls) != 1:
                 wrong.append(f"{spec.path}: the original was called {len(stand_in.calls)} times")
         require_none(wrong, "originals that raise")
 
     def test_wrappers_do_not_share_originals(self, kit: AdapterKit) -> None:
-        """Of two wrappers of one target each calls its own original.
+        """Two wrappers of the same target each call their own original.
 
         Why it matters: a library may be patched, unpatched and patched again.
 
@@ -318,10 +323,48 @@ class AdapterConformance(RecordConformance):
                 f"called {len(first.calls)} and {len(second.calls)} times",
             )
 
-    def test_patching_is_undone(self, given: AdapterCase, request: pytest.FixtureRequest) -> None:
-        """In the installed library: on, on again, off, off again, and all is as it was.
+    @pytest.mark.parametrize("mode", ["mapping", "dataset"])
+    def test_substituted_calls_are_like_the_original(
+        self, kit: AdapterKit, mode: str, request: pytest.FixtureRequest
+    ) -> None:
+        """Solutions get the arguments of calls, and their outputs come back in the same form.
 
-        Why it matters: disabling apply must leave no trace.
+        Why it matters: programs would compute wrong results, or crash, when apply is enabled.
+
+        To do: pass on all arguments of the definition. Return what the original returns (a tensor,
+        a tuple, the buffer given as out=, or None), and write to the same buffers. Leave calls that
+        the definition does not describe, or with unknown arguments, to the original.
+        """
+        calls, specs = kit.case.calls, {spec.path: spec for spec in kit.targets()}
+        if not any(call.definition for call in calls):
+            pytest.skip("the case has no calls for solutions to answer: add some (calls=[…])")
+        super().require_available(kit.case, request)
+        wrong = []
+        for number, call in enumerate(calls, 1):
+            alike = [one for one in calls if one.path == call.path]
+            name = call.definition.name if call.definition is not None else ""
+            if name and not specs[call.path].wanted([name]):
+                wrong.append(f"{call.path}, call {number}: `definitions` does not match {name!r}")
+            original = resolve(call.path).function
+            with needed("make_wrapper", _SEE_WRAPS):
+                wrapper = kit.adapter.make_wrapper(specs[call.path], original)
+            for is_different in (False, True):
+                with answered(mode, alike, is_different=is_different):
+                    found, extra = Effects(wrapper, call), Effects(wrapper, call, unknown=0)
+                is_other = is_different and bool(name)
+                problem = found.difference(Effects(original, call), is_different=is_other)
+                if not problem and extra.form != (known := Effects(original, call, unknown=0)).form:
+                    problem = f"with an unknown argument it {extra.form}; the original {known.form}"
+                which = "a different" if is_different else "a correct"
+                wrong += [f"{call.path}, call {number}, {which} solution: {problem}"] * bool(
+                    problem
+                )
+        require_none(wrong, f"calls that solutions answer, enabled by a {mode}")
+
+    def test_patching_is_undone(self, given: AdapterCase, request: pytest.FixtureRequest) -> None:
+        """Patching and unpatching the installed library, each twice, restores it.
+
+        Why it matters: disabling apply must restore everything.
 
         To do: leave patching to the PatchManager: replace nothing in __init__, targets or
         make_wrapper.
@@ -344,7 +387,7 @@ class AdapterConformance(RecordConformance):
         left = [path for path, found in before.items() if _stored(path) is not found]
         require(
             not left,
-            f"after patching and unpatching, these are not what they were: {', '.join(left)}",
+            f"not restored after patching and unpatching: {', '.join(left)}",
         )
 
 
@@ -356,7 +399,7 @@ def _stored(path: str) -> Any:
 
 
 def _original(spec: PatchSpec) -> Optional[Callable[..., Any]]:
-    """Return the function that a target names; None where it is not installed."""
+    """Return the original function of a target; None if it is not installed."""
     try:
         found: Callable[..., Any] = resolve(spec.path).function
     except Exception:  # noqa: BLE001 - the library may raise anything when it is imported

@@ -1,4 +1,4 @@
-"""What the author of a builder gives, and what the tests of builders work with."""
+"""The case that authors of builders provide, and the fixtures of the builder tests."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class FailingSolution:
     Parameters
     ----------
     solution : Solution
-        What is wrong with it is up to the author of the builder.
+        A solution with any kind of mistake.
     expect : str
-        A part of the error's message, hint or log: what a user needs to find the mistake.
+        A part of the error's message, hint or log that a user needs to find the mistake.
     """
 
     solution: Solution
@@ -48,50 +48,52 @@ class FailingSolution:
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderCase(RecordCase):
-    """A builder, a correct solution for it, and what goes with them.
+    """A builder, a correct solution for it, and further data for tests.
 
-    Broken variants of the solution are derived from it.
+    Broken solutions are derived from the correct one.
 
     Parameters
     ----------
     record : BuilderSpec or str
-        What the plugin registers. A factory's path, ``"package.module:Name"``, does where there
-        is no record yet; the checks of the record are then skipped.
+        The record that the plugin registers. A factory's path, ``"package.module:Name"``, is
+        enough if there is no record yet; the checks of the record are then skipped.
     definition : Definition
-        What the solution computes. `sample_definition` is a small one.
+        The definition of the solution. `sample_definition` is a small one.
     solution : Solution
-        A correct one, which needs no more than a second to run.
+        A correct solution that runs in at most a second.
     twin : Solution, optional
-        One with the same file names and the same definition that computes something else.
+        A solution with the same file names and definition that computes something else.
     other_style : Solution, optional
-        A correct one of the other calling convention, for a builder that knows both.
+        A correct solution with the other calling convention, for a builder that supports both.
     failing : tuple of FailingSolution
         Further solutions that must not build.
     workload : Workload, optional
-        Says how the inputs come about. By default the variable axes get small sizes and all
-        tensors random values, which a definition with constraints, or with tensors that index
-        into others, may not allow.
+        Defines the inputs. By default variable axes get small sizes and tensors random values,
+        which may not be valid for a definition with constraints or index tensors.
     root : Path, optional
-        Where the workload's files are.
+        Folder of the workload's files.
     inputs : callable, optional
-        Makes the inputs, in place of a workload: new objects at each call, with the same values.
+        Creates the inputs instead of a workload: new objects with the same values at each call.
     device : str
-        Where they are: ``"cpu"``, ``"cuda"``, …
+        Device of the inputs: ``"cpu"``, ``"cuda"``, …
     garbage : str
-        What is put in the place of the entry file: no program in any language.
+        Replaces the entry file: not a valid program in the language.
     rtol, atol : float, optional
         Tolerances, both or none; by default those of `torch.testing.assert_close`.
     other_options : CompileOptions, optional
-        With these the solution must be compiled anew, or be refused. Default: its own, and a
-        definition for the preprocessor (``-D…``) for both the host's compiler and nvcc.
+        Options that require another build of the solution, or are rejected. Default: its own
+        options and a macro (``-D…``) for both the host compiler and nvcc.
+    compilers : sequence of str
+        Names of programs (or of Python modules that are run) that compile and that the kit does not
+        recognise; it knows build tools such as ninja, and options such as -c and -o.
     libraries : str
-        Names of the files in the cache that are loaded, as a pattern: ``"*.wasm"``. Default: all
-        files that are not text.
+        Pattern of the loaded files in the cache: ``"*.wasm"``. Default: all files that are not
+        text.
     plugin : str, optional
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     tolerates : mapping of str to str
         Changes to the process, or files left behind, that a library causes and the builder cannot
-        help: the name as the failed test prints it, and why.
+        prevent: the name as the failed test prints it, and the reason.
     """
 
     definition: Definition
@@ -107,17 +109,18 @@ class BuilderCase(RecordCase):
     rtol: Optional[float] = None
     atol: Optional[float] = None
     other_options: Optional[CompileOptions] = None
+    compilers: Sequence[str] = ()
     libraries: str = ""
     tolerates: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def compiles(self) -> bool:
-        """Whether builds leave something on disk that other processes load."""
+        """Whether builds are stored on disk for other processes."""
         return bool(getattr(self.record, "compiles", False))
 
     @property
     def options(self) -> CompileOptions:
-        """Compile options other than the solution's."""
+        """Compile options that differ from the solution's."""
         if self.other_options is not None:
             return self.other_options
         own = self.solution.spec.compile_options or CompileOptions()
@@ -125,7 +128,7 @@ class BuilderCase(RecordCase):
         return own.model_copy(update=changes)
 
     def make_inputs(self) -> list[Any]:
-        """Return the inputs, made anew, in declaration order."""
+        """Return new inputs, in declaration order."""
         from flashinfer_bench.tensors import generate_inputs
 
         if self.inputs is not None:
@@ -136,7 +139,7 @@ class BuilderCase(RecordCase):
         )
 
     def make_outputs(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return outputs to be written into, poisoned, for `inputs`."""
+        """Return output buffers for `inputs`, filled with invalid values."""
         from flashinfer_bench.tensors import allocate_outputs
 
         if self.workload is not None:
@@ -165,33 +168,33 @@ def with_entry_content(solution: Solution, content: str) -> Solution:
 def with_unsafe_source(solution: Solution, path: str, content: str) -> Solution:
     """Return `solution` with one more file, at a path that the format does not allow.
 
-    A solution like this can be made by leaving out the checks, as somebody who unpickles or
-    constructs it by hand might: a builder is the last one to look.
+    Such a solution can be created without validation, for example by unpickling, so builders must
+    check paths as well.
     """
     unsafe = SourceFile.model_construct(path=path, content=content)
     return solution.model_copy(update={"sources": [*solution.sources, unsafe]})
 
 
 def with_constant(definition: Definition) -> Definition:
-    """Return `definition` with one more constant axis, which nothing refers to."""
+    """Return `definition` with an additional, unused constant axis."""
     record = definition.model_dump(mode="json")
     record["axes"][_AXIS] = {"type": "const", "value": 7}
     return Definition.model_validate(record)
 
 
 class BuilderKit:
-    """A case, the processes that build it, and what is cleaned up after the test.
+    """A case, the processes that build it, and the builds to clean up after the test.
 
     Parameters
     ----------
     suite : BuilderConformance
-        Says whether the builder can be used here.
+        Decides whether the builder is available here.
     case : BuilderCase
-        What the author gives.
+        The author's case.
     request : pytest.FixtureRequest
-        Of the running test.
+        The request of the running test.
     folders : pytest.TempPathFactory
-        Makes folders for the cache and for processes.
+        Creates folders for the cache and for processes.
     """
 
     def __init__(
@@ -211,30 +214,30 @@ class BuilderKit:
         self.symbol_missing = with_spec(
             case.solution, entry_point=f"{case.solution.get_entry_path()}::{MISSING}"
         )
-        # ``FIB_CACHE_PATH`` of all tests of a class: what a compiler made is used again.
+        # ``FIB_CACHE_PATH`` of all tests of a class, so that builds are reused.
         self.cache: Path = self.keep("cache", lambda: folders.mktemp("conformance-cache"))
         os.environ["FIB_CACHE_PATH"] = str(self.cache)
-        # Builders that change the process are watched in children, which start as this one did.
+        # Builders that change the process are observed in children that start like this process.
         self._env, self._sys_path = dict(os.environ), list(sys.path)
 
     def keep(self, label: Hashable, make: Callable[[], Any]) -> Any:
-        """Return ``make()``, made once for the class and the case."""
+        """Return ``make()``, called once for the class and the case."""
         case = self.case
-        # What tells cases apart that share a class, as with a parametrized fixture.
+        # Distinguishes cases of the same class, as with a parametrized fixture.
         key = (label, case.factory, case.definition.name, case.solution.hash(), case.device)
         return keep(self._request, key, make)
 
     # ------------------------------------------------------------------- builds
 
     def builder(self) -> Builder:
-        """Return a new builder; skip the test if there is none, or it cannot be used here."""
+        """Return a new builder; skip the test if it is missing or unavailable here."""
         self._suite.require_available(self.case, self._request)
         made: Builder = construct(self.case)
         return made
 
     def languages(self) -> set[str]:
         """Return the languages of all installed records that name this builder."""
-        # What is wrong with other plugins is none of this one's business.
+        # Ignore problems of other plugins.
         catalog = discover(replace(Settings.from_env(), strict=False))
         records = [e.spec for e in catalog.builders if e.spec.factory == self.case.factory]
         records += [] if isinstance(self.case.record, str) else [self.case.record]
@@ -242,10 +245,10 @@ class BuilderKit:
         return handled | {str(self.solution.spec.language)}
 
     def build(self, solution: Optional[Solution] = None, by: Optional[Builder] = None) -> Runnable:
-        """Build a solution (default: the correct one), to be cleaned up after the test."""
+        """Build a solution (default: the correct one); it is cleaned up after the test."""
         builder = by or self.builder()
         if self.case.compiles and solution is None:
-            self.observed()  # first, for it is to find the cache empty
+            self.observed()  # first, because it needs an empty cache
         made = builder.build(self.case.definition, solution or self.solution)
         self._built.append(made)
         return made
@@ -256,32 +259,32 @@ class BuilderKit:
 
         builder = by or self.builder()
         if not builder.can_build(self.solution):
-            pytest.skip("can_build refuses it: see test_can_build_accepts_its_own_language")
+            pytest.skip("can_build rejects it: see test_can_build_accepts_its_own_language")
         if raised_by(lambda: self.build(by=builder)) or not isinstance(self._built[-1], Runnable):
             pytest.skip(_SEE_BUILD)
         return self._built[-1]
 
     def error_of(self, solution: Solution, by: Optional[Builder] = None) -> BaseException | None:
-        """Return what building `solution` raises; None if it does not."""
+        """Return the error of building `solution`, or None."""
         builder = by or self.builder()
         return raised_by(lambda: self.build(solution, builder))
 
     def garbage_error(self) -> BuildError:
-        """Return the BuildError of what is no program; skip the test if it is something else."""
+        """Return the BuildError of an invalid program; skip the test if there is none."""
         error = self.error_of(self.garbage)
         if not isinstance(error, BuildError):
-            pytest.skip("there is no BuildError to look at: see test_garbage_is_a_build_error")
+            pytest.skip("no BuildError to check: see test_garbage_is_a_build_error")
         return error
 
     def close_all(self) -> None:
-        """Clean up all builds; `test_cleaning_up` reports what that raises."""
+        """Clean up all builds; `test_cleaning_up` reports errors."""
         for runnable in self._built:
             raised_by(runnable.cleanup)
 
     # ------------------------------------------------------------------ outputs
 
     def difference(self, actual: Optional[Sequence[Any]]) -> str:
-        """Return how outputs differ from the reference's; empty if they do not, or are missing."""
+        """Return how outputs differ from the reference's; empty if equal or missing."""
         import torch
 
         case = self.case
@@ -289,7 +292,7 @@ class BuilderKit:
         if actual is None:
             return ""
         if len(actual) != len(expected):
-            return f"{len(actual)} outputs in place of {len(expected)}"
+            return f"{len(actual)} outputs instead of {len(expected)}"
         for name, ours, theirs in zip(case.definition.outputs, actual, expected, strict=True):
             try:
                 torch.testing.assert_close(
@@ -304,7 +307,7 @@ class BuilderKit:
         return ""
 
     def arguments(self) -> list[Any]:
-        """Return inputs, and poisoned outputs after them."""
+        """Return inputs followed by output buffers with invalid values."""
         inputs = self.case.make_inputs()
         return [*inputs, *self.case.make_outputs(inputs)]
 
@@ -317,21 +320,25 @@ class BuilderKit:
     # ---------------------------------------------------------------- processes
 
     def task(self, **fields: Any) -> ChildTask:
-        """Return what a process is to build: the correct solution, but for `fields`."""
+        """Return a task for a process: to build the correct solution, changed by `fields`."""
         case = self.case
         given = {"definition": case.definition, "solution": self.solution, "cache": self.cache}
         return ChildTask(
-            factory=case.factory, env=self._env, sys_path=self._sys_path, **{**given, **fields}
+            factory=case.factory,
+            env=self._env,
+            sys_path=self._sys_path,
+            compilers=case.compilers,
+            **{**given, **fields},
         )
 
     def run(self, *tasks: ChildTask, together: bool = False) -> list[ChildReport]:
-        """Return what processes of their own did with `tasks`, all at the same time."""
+        """Run `tasks` in separate processes at the same time, and return the reports."""
         folder = self._folders.mktemp("conformance-children")
         return run_children(folder, tasks, self.arguments(), together=together)
 
     def observed(self) -> list[ChildReport]:
-        """Return what two processes of their own did that first built it, at the same time."""
-        # What a compiler made is used by all tests of the class; other builds leave nothing to use.
+        """Return reports of the first two processes, which build it at the same time."""
+        # Compiled builds are shared by all tests of the class; other builds store nothing.
         first = self.case.compiles
         cache = self.cache if first else self.cache.with_name(f"{self.cache.name}-cold")
         self.builder()
@@ -340,19 +347,19 @@ class BuilderKit:
         return reports
 
     def observed_again(self) -> ChildReport:
-        """Return what another process did when it found everything in the cache."""
+        """Return the report of a process that found everything in the cache."""
         self.observed()
         report: ChildReport = self.keep("again", lambda: self.run(self.task())[0])
         return report
 
     def observed_to_the_end(self) -> ChildReport:
-        """Return the report of a process that came to the end; skip the test if none did."""
+        """Return the report of a process that completed; skip the test if none did."""
         self.build_good()
         reports = self.observed()
         done = [report for report in reports if not report.problem]
         if not done:
             pytest.skip(
-                f"no build in a process of its own succeeded ({reports[0].headline}): see "
+                f"no build in a separate process succeeded ({reports[0].headline}): see "
                 "test_a_process_of_its_own"
             )
         return done[0]

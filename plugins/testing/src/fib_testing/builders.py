@@ -47,7 +47,7 @@ _TRIED = 4096
 
 
 class BuilderConformance(RecordConformance):
-    """All that a builder must keep to.
+    """The contract of builders.
 
     Subclass it in a test module, and give it a fixture ``case``.
 
@@ -76,79 +76,79 @@ class BuilderConformance(RecordConformance):
         request: pytest.FixtureRequest,
         tmp_path_factory: pytest.TempPathFactory,
     ) -> Iterator[BuilderKit]:
-        """Give the case, with a cache that all tests of the class share."""
+        """Return the kit of the case; all tests of the class share its cache."""
         kit = BuilderKit(self, given, request, tmp_path_factory)
         yield kit
         kit.close_all()
 
     @pytest.fixture
     def cached(self, kit: BuilderKit) -> dict[str, Any]:
-        """Give what processes did with a used cache; skip the test where it says nothing.
+        """Return reports of processes with a used cache; skip the test if they are inconclusive.
 
-        Reports by what a process found: ``options`` or ``signature``, the same sources for others;
-        ``damaged`` libraries, with their names in ``damage``; ``after`` one that was ``killed`` in
-        the middle.
+        Reports by the content of the cache: ``options`` or ``signature``, the same sources with
+        other ones; ``damaged`` libraries, with their names in ``damage``; ``after`` a build that
+        was ``killed``.
         """
         _skip_unless_compiled(kit)
         kit.observed_to_the_end()
         runs = max(len(report.compiler_runs()) for report in kit.observed())
         if not runs:
-            pytest.skip(
-                "no process starts a compiler to build the solution, so that none can be counted"
-            )
+            started = {name for one in kit.observed() for name in one.report.get("programs", ())}
+            programs = ", ".join(sorted(started)) or "no programs"
+            pytest.skip(f"no compiler recognised, the build starts {programs}: see `compilers`")
         reports: dict[str, Any] = kit.keep("caching", lambda: _observe_caching(kit, runs))
         return reports
 
-    # ------------------------------------------------- what it takes, and what it makes
+    # ------------------------------------------------------------- inputs and results
 
     def test_its_names_in_the_cache_are_safe(self, kit: BuilderKit) -> None:
         """The prefix is an identifier, and the folder a single name.
 
-        Why it matters: the prefix begins the names of modules and libraries, and builds would land
-        outside of their folder in the cache.
+        Why it matters: names of modules and libraries begin with the prefix; with another folder,
+        builds would be stored outside of their folder in the cache.
 
         To do: use letters, digits and underscores for the prefix, and name one folder, the same for
         all versions of the builder.
         """
         builder = kit.builder()
         prefix, folder = builder.package_prefix, builder.build_dir_name
-        require(prefix.isidentifier(), f"package_prefix is {prefix!r}, which is no identifier")
+        require(prefix.isidentifier(), f"package_prefix {prefix!r} is not an identifier")
         single = len(PurePosixPath(folder).parts) == len(PureWindowsPath(folder).parts) == 1
         require(
             single and folder not in {".", ".."} and ":" not in folder,
-            f"build_dir_name is {folder!r}, which is not a single name",
+            f"build_dir_name {folder!r} is not a single folder name",
         )
 
     def test_the_record_handles_the_solution(self, kit: BuilderKit) -> None:
         """The record's languages and bindings cover the correct solution.
 
-        Why it matters: the host chooses builders by the record: this solution never comes to it.
+        Why it matters: builders are chosen by their records, so it would not get the solution.
 
         To do: add the pair to handles; ("language", "*") takes every binding.
         """
         record, spec = record_of(kit.case), kit.solution.spec
         require(
             record.accepts(str(spec.language), spec.binding),
-            f"the record handles {record.handles}, and the solution is "
+            f"the record handles {record.handles}, but the solution is "
             f"({str(spec.language)!r}, {spec.binding!r})",
         )
 
     def test_can_build_accepts_its_own_language(self, kit: BuilderKit) -> None:
         """`can_build` is true for the correct solution.
 
-        Why it matters: the registry passes on to the next builder.
+        Why it matters: otherwise the registry tries the next builder.
 
         To do: compare solution.spec.language, which is in lower case, and the binding.
         """
         require(
             kit.builder().can_build(kit.solution),
-            f"can_build says no to {kit.solution.name!r}, the correct solution",
+            f"can_build is false for {kit.solution.name!r}, the correct solution",
         )
 
     def test_can_build_refuses_foreign_languages(self, kit: BuilderKit) -> None:
-        """`can_build` is false for every language that no record of the builder names.
+        """`can_build` is false for languages that are not in a record of the builder.
 
-        Why it matters: it would be given solutions that belong to another builder.
+        Why it matters: otherwise it gets solutions that belong to another builder.
 
         To do: return solution.spec.language == your language.
         """
@@ -156,14 +156,14 @@ class BuilderConformance(RecordConformance):
         foreign = [language for language in _LANGUAGES if language not in own]
         solutions = {name: with_spec(kit.solution, language=name) for name in foreign}
         taken = [name for name, solution in solutions.items() if builder.can_build(solution)]
-        require(not taken, f"can_build says yes to solutions in {', '.join(taken)}")
+        require(not taken, f"can_build is true for solutions in {', '.join(taken)}")
 
     def test_the_solution_builds(self, kit: BuilderKit) -> None:
         """`build` returns a Runnable for the correct solution.
 
         Why it matters: users get no runnable from a correct solution.
 
-        To do: mend the builder, or the case, if its solution is not correct. Return
+        To do: fix the builder, or the case if its solution is not correct. Return
         Runnable(function, RunnableMetadata(...), cleaner).
         """
         from flashinfer_bench.compile import Runnable
@@ -175,11 +175,11 @@ class BuilderConformance(RecordConformance):
         )
 
     def test_the_metadata_are_complete(self, kit: BuilderKit) -> None:
-        """The runnable's metadata name the build, and hold the definition.
+        """The runnable's metadata identify the build and contain the definition.
 
-        Why it matters: traces tell the build by them, and calls by name need the definition.
+        Why it matters: traces record the build from them, and calls by name need the definition.
 
-        To do: fill in RunnableMetadata from the definition and the solution that came in.
+        To do: fill in RunnableMetadata from the given definition and solution.
         """
         metadata = kit.build_good().metadata
         names = {"definition_name": kit.case.definition.name, "solution_name": kit.solution.name}
@@ -197,8 +197,8 @@ class BuilderConformance(RecordConformance):
 
         Why it matters: the function would be called with the wrong arguments.
 
-        To do: take it over into RunnableMetadata; toolkit.declared_style and choose_style tell it
-        apart from the default.
+        To do: copy it to RunnableMetadata; toolkit.declared_style and choose_style distinguish it
+        from the default.
         """
         solutions = [s for s in (kit.solution, kit.case.other_style) if s is not None]
         stated = [s for s in solutions if "destination_passing_style" in s.spec.model_fields_set]
@@ -211,22 +211,22 @@ class BuilderConformance(RecordConformance):
             told = kit.build(solution).metadata.destination_passing_style
             require(
                 told is declared,
-                f"{solution.name!r} states destination_passing_style={declared}, and the metadata "
+                f"{solution.name!r} states destination_passing_style={declared}, but the metadata "
                 f"say {told}",
             )
 
     # -------------------------------------------------------------------------- calls
 
     def test_every_call_gives_what_the_reference_does(self, kit: BuilderKit) -> None:
-        """By position and by name, with the outputs returned or written, and again.
+        """By position and by name, with outputs returned or written, and repeatedly.
 
-        Why it matters: a correct solution can be built, but is judged as wrong. Callers tell the
-        conventions apart by what is returned.
+        Why it matters: a correct solution would be judged as wrong. Callers distinguish the
+        conventions by what is returned.
 
-        To do: give the metadata the definition and the right destination_passing_style; look at
-        what the built function takes (inputs in the definition's order, then outputs, and in that
-        style nothing returned), and at strides; keep nothing from one call to the next. If the
-        arithmetic allows for no more, give the case rtol and atol.
+        To do: set the definition and the right destination_passing_style in the metadata; check
+        the parameters of the built function (inputs in the definition's order, then outputs; in
+        that style it returns nothing) and strides; keep no state between calls. If the arithmetic
+        is less precise, set rtol and atol in the case.
         """
         runnable = kit.build_good()
         inputs = kit.case.make_inputs()
@@ -254,15 +254,15 @@ class BuilderConformance(RecordConformance):
             _require_same(kit, result, what)
 
     def test_the_other_convention(self, kit: BuilderKit) -> None:
-        """The case's solution of the other convention gives the same.
+        """The case's solution with the other convention gives the same results.
 
-        Why it matters: users get no runnable from a correct solution, or one that is wrong.
+        Why it matters: users get no runnable from a correct solution, or a wrong one.
 
-        To do: call the function as the solution states; toolkit.choose_style tells how.
+        To do: call the function as the solution states; see toolkit.choose_style.
         """
         other = kit.case.other_style
         if other is None:
-            pytest.skip("the case has no solution of the other convention (other_style)")
+            pytest.skip("the case has no solution with the other convention (other_style)")
         _require_built(kit.error_of(other), other.name)
         with must_work("the call"):
             outputs = kit.outputs_of(kit.build(other))
@@ -271,10 +271,10 @@ class BuilderConformance(RecordConformance):
     # ----------------------------------------------------- solutions that must not build
 
     def test_a_missing_entry_symbol_is_a_build_error(self, kit: BuilderKit) -> None:
-        """The entry point names a symbol that the sources do not have.
+        """An entry point whose symbol is missing in the sources is a BuildError.
 
-        Why it matters: the judge records a BuildError as COMPILE_ERROR, with its log; anything else
-        looks like a mistake of the builder, and a build that goes through fails later, elsewhere.
+        Why it matters: the judge records a BuildError as COMPILE_ERROR, with its log; other errors
+        look like a bug of the builder, and a build that succeeds fails later, elsewhere.
 
         To do: check the symbol when building, and raise a BuildError that says which symbol is
         missing in which file.
@@ -288,21 +288,21 @@ class BuilderConformance(RecordConformance):
         )
 
     def test_garbage_is_a_build_error(self, kit: BuilderKit) -> None:
-        """The entry file is no program.
+        """An entry file that is not a valid program is a BuildError.
 
-        Why it matters: the judge records a BuildError as COMPILE_ERROR, with its log; anything else
-        looks like a mistake of the builder.
+        Why it matters: the judge records a BuildError as COMPILE_ERROR, with its log; other errors
+        look like a bug of the builder.
 
         To do: check the exit status, and raise BuildError (toolkit.build_failed makes one from a
         compiler's output).
         """
-        _require_build_error(kit.error_of(kit.garbage), "a solution that is no program")
+        _require_build_error(kit.error_of(kit.garbage), "a solution that is not a program")
 
     def test_a_build_error_tells_what_is_needed(self, kit: BuilderKit) -> None:
-        """One line that names the solution, the whole log, and the same after pickling.
+        """A one-line message that names the solution, the whole log, and support for pickling.
 
-        Why it matters: the line is shown in a table, beside those of other solutions; the log is
-        all that the author of the solution gets; tools that build in worker processes lose an error
+        Why it matters: the message is shown in a table with those of other solutions; the log is
+        all that the author of the solution gets; tools that build in worker processes lose errors
         that cannot be pickled, or hang.
 
         To do: raise BuildError itself, with a message that begins with: solution 'name': …, and the
@@ -320,17 +320,17 @@ class BuilderConformance(RecordConformance):
         try:
             copy = pickle.loads(pickle.dumps(error))
             if (type(copy), str(copy), copy.log) != (type(error), str(error), error.log):
-                wrong.append(f"pickled and loaded, it reads {copy!r} in place of {error!r}")
+                wrong.append(f"after pickling, it is {copy!r} instead of {error!r}")
         except Exception as failure:  # noqa: BLE001 - a plugin's code may raise anything
-            wrong.append(f"pickling and loading it raised {in_short(failure)}")
-        require_none(wrong, "the error of a solution that is no program")
+            wrong.append(f"pickling it raised {in_short(failure)}")
+        require_none(wrong, "the error of a solution that is not a program")
 
     def test_paths_that_leave_the_folder_are_refused(self, kit: BuilderKit, tmp_path: Path) -> None:
         """A source file with ``..`` or an absolute path is an error, and is not written.
 
-        Why it matters: a solution of a stranger could overwrite any file of the user.
+        Why it matters: an untrusted solution could overwrite any file of the user.
 
-        To do: write sources with toolkit.write_sources, which looks at all paths first.
+        To do: write sources with toolkit.write_sources, which checks all paths first.
         """
         wrong = []
         for path in (f"../{_MARK}", f"a/../../{_MARK}", str(tmp_path / _MARK)):
@@ -347,9 +347,9 @@ class BuilderConformance(RecordConformance):
     def test_a_failed_build_spoils_nothing(self, kit: BuilderKit) -> None:
         """After a failure the same builder builds the correct solution.
 
-        Why it matters: one broken solution takes all later ones with it.
+        Why it matters: one broken solution would break all later ones.
 
-        To do: keep nothing of a failed build, in memory or in the cache.
+        To do: keep nothing of a failed build, neither in memory nor in the cache.
         """
         builder = kit.builder()
         raised_by(kit.build_good(builder).cleanup)
@@ -362,14 +362,14 @@ class BuilderConformance(RecordConformance):
             )
 
     def test_the_author_s_failing_solutions(self, kit: BuilderKit) -> None:
-        """Each of `BuilderCase.failing` fails with the text that it expects.
+        """Each of `BuilderCase.failing` fails with the expected text.
 
-        Why it matters: the case says that users need that text to find their mistake.
+        Why it matters: according to the case, users need that text to find their mistake.
 
-        To do: mend the builder, or the text that the case expects.
+        To do: fix the builder, or the text that the case expects.
         """
         if not kit.case.failing:
-            pytest.skip("the case names no further solutions that must fail (failing)")
+            pytest.skip("the case has no further solutions that must fail (failing)")
         kit.build_good()
         wrong = []
         for each in kit.case.failing:
@@ -381,16 +381,16 @@ class BuilderConformance(RecordConformance):
                 wrong.append(f"{each.solution.name!r}: {each.expect!r} is not in: {error}")
         require_none(wrong, "solutions that must fail")
 
-    # ------------------------------------- what builds do to one another, and to the process
+    # -------------------------------------------- effects on other builds and the process
 
     def test_cleaning_up(self, kit: BuilderKit) -> None:
-        """`Runnable.cleanup` raises nothing, also the second time; the solution builds again.
+        """`Runnable.cleanup` does not raise, even if called twice; the solution builds again.
 
-        Why it matters: registry, benchmark and user may each clean up, and a registry that was
-        cleared builds again when asked.
+        Why it matters: registry, benchmark and user may each clean up, and a cleared registry
+        builds again on demand.
 
-        To do: let the cleaner ignore what is gone already (shutil.rmtree, ignore_errors=True), and
-        remove nothing that a later build needs.
+        To do: ignore files that no longer exist (shutil.rmtree, ignore_errors=True), and remove
+        nothing that a later build needs.
         """
         builder = kit.builder()
         runnable = kit.build_good(builder)
@@ -401,23 +401,23 @@ class BuilderConformance(RecordConformance):
             kit.outputs_of(kit.build(by=builder))
 
     def test_cleaning_one_build_leaves_others_alone(self, kit: BuilderKit) -> None:
-        """Of two builds of one solution, the second works when the first is cleaned up.
+        """Of two builds of one solution, the second works after the first is cleaned up.
 
-        Why it matters: two registries, or two threads, may hold the same solution.
+        Why it matters: two registries, or two threads, may use the same solution.
 
-        To do: clean up only what belongs to the one build; what is shared stays in the cache.
+        To do: clean up only what belongs to the build; shared files stay in the cache.
         """
         builder = kit.builder()
         first, second = kit.build_good(builder), kit.build_good(builder)
         if first is second:
-            pytest.skip("the builder returned one object for both builds, which then is one build")
+            pytest.skip("the builder returned the same object for both builds")
         kit.outputs_of(second)
         raised_by(first.cleanup)
         with must_work("after cleaning up another build of the same solution, a call"):
             kit.outputs_of(second)
 
     def test_other_content_is_another_build(self, kit: BuilderKit) -> None:
-        """The same name and file names with other content are not taken for the same.
+        """A solution of the same name and file names with other content is built separately.
 
         Why it matters: two versions of a solution would be benchmarked as one.
 
@@ -427,12 +427,12 @@ class BuilderConformance(RecordConformance):
         kit.build_good(builder)
         require(
             kit.error_of(kit.garbage, builder) is not None,
-            "a solution that is no program was built: it got the result of another solution with "
-            "the same name and the same file names",
+            "a solution that is not a program was built: it got the result of another solution "
+            "with the same name and the same file names",
         )
 
     def test_two_solutions_do_not_share_results(self, kit: BuilderKit) -> None:
-        """The case's twin gives another result, before and after the first is called.
+        """The case's twin gives another result, before and after the solution is called.
 
         Why it matters: one of them would be benchmarked under the other's name.
 
@@ -453,9 +453,9 @@ class BuilderConformance(RecordConformance):
     def test_a_process_of_its_own(self, kit: BuilderKit) -> None:
         """It builds with an empty home folder, an empty cache and another working directory.
 
-        Why it matters: solutions are always built and called in processes of their own.
+        Why it matters: solutions are always built and called in separate processes.
 
-        To do: rely on nothing but the definition, the solution and FIB_CACHE_PATH.
+        To do: depend only on the definition, the solution and FIB_CACHE_PATH.
         """
         kit.build_good()
         reports = kit.observed()
@@ -467,15 +467,15 @@ class BuilderConformance(RecordConformance):
         require(not difference, f"built and called in a new process: {difference}")
 
     def test_a_build_leaves_all_as_it_was(self, kit: BuilderKit) -> None:
-        """Nothing is printed, changed in the process, or left on disk outside of the cache.
+        """A build prints nothing, does not change the process, and writes only to the cache.
 
-        Why it matters: it happens in the user's program, which relies on directories, paths,
+        Why it matters: builds run in the user's program, which depends on directories, paths,
         variables and settings of torch; standard output is data, and `fib … --json` would not be
-        JSON any more; users give one place for all that is generated, and clean up only there.
+        JSON; users configure one folder for generated files, and clean up only there.
 
-        To do: capture what compilers print, for the log. Pass directories and variables to
-        subprocesses (cwd=, env=). Write below builder.build_dir, or into toolkit.scratch_folder.
-        If a library does it and you cannot help it, name it in the case's `tolerates`.
+        To do: capture the output of compilers, for the log. Pass directories and variables to
+        subprocesses (cwd=, env=). Write to builder.build_dir or toolkit.scratch_folder. If a
+        library causes it and you cannot prevent that, list it in the case's `tolerates`.
         """
         observed, known = kit.observed_to_the_end(), tuple(kit.case.tolerates)
         printed = observed.report.get("stdout")
@@ -484,14 +484,14 @@ class BuilderConformance(RecordConformance):
         found += [f"{name}: {text}" for name, text in changed if name not in known]
         found += [f"written outside: {path}" for path in observed.report["stray_sources"]]
         found += [f"left behind: {path}" for path in observed.left if not path.startswith(known)]
-        require_none(found, "a build did not leave all as it was")
+        require_none(found, "a build had side effects")
 
-    # ------------------------------- builds at the same time, and builds that others made
+    # ------------------------------------------ concurrent builds, and builds in the cache
 
     def test_threads_build_at_the_same_time(
         self, kit: BuilderKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Several threads, each with a registry, build one solution into an empty cache.
+        """Several threads, each with a registry, build one solution with an empty cache.
 
         Why it matters: registries of one process share the cache.
 
@@ -506,13 +506,13 @@ class BuilderConformance(RecordConformance):
         )
 
     def test_processes_build_at_the_same_time(self, kit: BuilderKit) -> None:
-        """Two processes build one solution into an empty cache; a compiler runs in one of them.
+        """Two processes build one solution with an empty cache; a compiler runs in one of them.
 
-        Why it matters: runs are started side by side, and share the cache; the second one could
-        have waited for the first one's result.
+        Why it matters: simultaneous runs share the cache, and the second one should wait for the
+        result of the first.
 
-        To do: fill a folder with toolkit.build_once, which locks, renames, and looks into the cache
-        again when the lock is held.
+        To do: fill a folder with toolkit.build_once, which locks, renames, and checks the cache
+        again once it has the lock.
         """
         kit.observed_to_the_end()
         reports = kit.observed()
@@ -526,12 +526,12 @@ class BuilderConformance(RecordConformance):
             require_none(ran, f"{len(ran)} processes ran a compiler for the same build")
 
     def test_what_is_in_the_cache_needs_no_compiler(self, kit: BuilderKit) -> None:
-        """Ahead-of-time builds: what one process compiled, another one only loads.
+        """Ahead-of-time builds: a process loads what another one has compiled.
 
-        Why it matters: `fib build` and the benchmark compile ahead, in other processes, on idle
-        cores.
+        Why it matters: `fib build` and the benchmark compile in advance, in other processes, on
+        idle cores.
 
-        To do: look for the finished folder first (toolkit.build_once, toolkit.is_complete).
+        To do: check for the finished folder first (toolkit.build_once, toolkit.is_complete).
         """
         _skip_unless_compiled(kit)
         kit.observed_to_the_end()
@@ -554,11 +554,11 @@ class BuilderConformance(RecordConformance):
 
         To do: name folders after builder.build_path(definition, solution, …): its digest covers the
         whole build specification, not only the sources. Raise BuildError for options that the
-        compiler refuses; or give the case other_options that your compiler takes.
+        compiler rejects; or set other_options in the case to some that it accepts.
         """
         report = cached["options"]
         if (report.report.get("error") or {}).get("build_error"):
-            return  # refusing them is as good
+            return  # rejecting them is allowed
         require(
             not report.problem, f"with other compile options, building raised {report.headline}"
         )
@@ -570,10 +570,10 @@ class BuilderConformance(RecordConformance):
         )
 
     def test_another_signature_is_another_build(self, cached: dict[str, Any]) -> None:
-        """The same sources for a definition with one more constant axis are built anew.
+        """The same sources for a definition with one more constant axis are built again.
 
-        Why it matters: axes and types may be compiled in, or decide how a call is made: a
-        definition that was corrected would go on with the old build.
+        Why it matters: axes and types may be compiled in, or affect how a call is made; after a
+        correction of the definition, the old build would be used.
 
         To do: name folders after builder.build_path(definition, solution, …): its digest covers the
         definition's signature.
@@ -582,22 +582,22 @@ class BuilderConformance(RecordConformance):
         require(
             not report.problem and report.compiler_runs(),
             "built for a definition with one more constant axis: "
-            + (report.headline or "no compiler ran, the build for the other one was taken"),
+            + (report.headline or "no compiler ran; the build for the other one was used"),
         )
 
     def test_a_damaged_library_is_noticed(self, kit: BuilderKit, cached: dict[str, Any]) -> None:
-        """When some bytes in the middle of the libraries are others, they are compiled again.
+        """Libraries with changed bytes are compiled again.
 
-        Why it matters: a disk that was full, or a copy that was cut off, makes a correct solution
-        crash or be wrong for ever.
+        Why it matters: after a full disk or a truncated copy, a correct solution would crash or be
+        wrong forever.
 
-        To do: keep size and digest of the library beside it, and check them in the `sound` of
-        toolkit.build_once; CompiledBuilder does.
+        To do: store size and digest of the library with it, and check them in the `sound` of
+        toolkit.build_once, as CompiledBuilder does.
         """
         damage, report = cached["damage"], cached["damaged"]
         if not damage:
             pytest.skip(
-                "no file in the cache looks like a library: name the files that are loaded in "
+                "no file in the cache looks like a library: set a pattern for the loaded files in "
                 "the case's `libraries`"
             )
         wrong = report.headline or kit.difference(report.outputs)
@@ -607,11 +607,11 @@ class BuilderConformance(RecordConformance):
     def test_a_killed_build_is_not_taken_for_a_result(
         self, kit: BuilderKit, cached: dict[str, Any]
     ) -> None:
-        """After a kill in the middle of a build, the next one begins anew and is right.
+        """After a build is killed, the next one starts again and is correct.
 
-        Why it matters: the benchmark kills builds that take too long, and people press Ctrl-C.
+        Why it matters: the benchmark kills builds that take too long, and users press Ctrl-C.
 
-        To do: fill a folder with toolkit.build_once, which gives it its name when it is done.
+        To do: fill a folder with toolkit.build_once, which renames it when it is complete.
         """
         if cached["killed"].status == 0:
             pytest.skip(
@@ -620,13 +620,13 @@ class BuilderConformance(RecordConformance):
         wrong = cached["after"].headline or kit.difference(cached["after"].outputs)
         require(
             not wrong,
-            f"after a build that was killed when it started a compiler, the next one: {wrong}",
+            f"after a build was killed as it started a compiler, the next one: {wrong}",
         )
 
 
 def _skip_unless_compiled(kit: BuilderKit) -> None:
     if not kit.case.compiles:
-        pytest.skip("the record does not say compiles=True: nothing is left for other processes")
+        pytest.skip("the record does not have compiles=True: builds are not stored")
 
 
 def _shown(runs: list[list[str]]) -> str:
@@ -641,7 +641,7 @@ def _require_built(error: BaseException | None, name: str) -> None:
 
 def _require_build_error(error: BaseException | None, what: str) -> None:
     found = "was built" if error is None else f"raised {in_short(error)}"
-    require(isinstance(error, BuildError), f"{what} {found}, where a BuildError was due")
+    require(isinstance(error, BuildError), f"{what} {found}; expected a BuildError")
 
 
 def _require_same(kit: BuilderKit, result: Any, call: str) -> None:
@@ -691,7 +691,7 @@ def _observe_caching(kit: BuilderKit, runs: int) -> dict[str, Any]:
         "options": kit.task(solution=with_spec(kit.solution, compile_options=other)),
         "signature": kit.task(definition=with_constant(kit.case.definition)),
         "damaged": kit.task(cache=copy),
-        # As late as can be told: some of the result may be there.
+        # As late as possible, when a part of the result may exist.
         "killed": kit.task(cache=empty, kill_at=runs),
     }
     reports: dict[str, Any] = dict(zip(tasks, kit.run(*tasks.values()), strict=True))
@@ -702,7 +702,7 @@ def _observe_caching(kit: BuilderKit, runs: int) -> dict[str, Any]:
 
 
 def _damage(cache: Path, libraries: str) -> list[str]:
-    """Change bytes in all libraries below `cache`, and nothing that `stat` shows."""
+    """Change bytes in all libraries in `cache`, but nothing that `stat` shows."""
     found = set()
     for path in sorted(cache.rglob("*")):
         if path.is_symlink() or not path.is_file():

@@ -1,9 +1,8 @@
-"""What runs in processes of the kit: watching what a plugin's code does to them, and to the disk.
+"""The code in child processes of the kit, which observes effects on the process and the disk.
 
-Run as a script it reads a request from standard input, and imports a plugin's module, asks a probe
-or constructs something; the report is the last line of standard output. Nothing of the kit is
-imported for that, and pytest is not. `run_task`, the target of `fib_testing.children`, builds and
-calls a solution.
+As a script it reads a request from standard input, and imports a plugin's module, calls a probe or
+constructs something; the report is the last line of standard output. It imports neither the rest of
+the kit nor pytest. `run_task`, the target of `fib_testing.children`, builds and calls a solution.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 HEAVY = ("torch", "numpy", "triton", "tvm_ffi", "tvm", "tilelang", "flashinfer", "jax", "cupy")
-"""Libraries that take long to import, and may make a device context."""
+"""Libraries that take long to import, and may create a device context."""
 
 _BARRIER_S = 60.0
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _DRIVERS = frozenset({"ninja", "make", "cmake", "meson", "cargo", "bazel"})
 _COMPILING = frozenset({"-c", "-o", "-shared", "--shared", "-fPIC"})
 _ASKING = frozenset({"--version", "-t", "--help", "-version"})
-# Events that tell of programs, and which of their arguments is the command line.
+# Audit events of starting programs, and the index of the command line in their arguments.
 _STARTS = {"subprocess.Popen": 1, "os.system": 0, "os.exec": 1, "os.posix_spawn": 1}
 
 
@@ -41,7 +40,7 @@ _STARTS = {"subprocess.Popen": 1, "os.system": 0, "os.exec": 1, "os.posix_spawn"
 
 
 def process_state() -> dict[str, str]:
-    """Return what a library should leave alone, as text by the name of each thing."""
+    """Return process state that a library should not change, as text by name."""
     umask = os.umask(0o077)
     os.umask(umask)
     root = logging.getLogger()
@@ -87,7 +86,7 @@ def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer the one request."""
+    """Handle the request."""
     request = json.loads(sys.stdin.read())
     sys.path[:] = request["sys_path"]
     from flashinfer_bench.plugins import import_string
@@ -110,7 +109,7 @@ def main() -> None:
 
 
 def _step(run: Callable[[str], object], path: str, heavy: set[str]) -> dict[str, Any]:
-    """Run something, and say what it did to this process."""
+    """Run something, and report its effects on this process."""
     before, loaded = process_state(), heavy & sys.modules.keys()
     answer, error = None, ""
     try:
@@ -129,38 +128,44 @@ def _step(run: Callable[[str], object], path: str, heavy: set[str]) -> dict[str,
 
 
 class Watcher:
-    """Notes which programs are started and which files are written outside of the cache.
+    """Records which programs are started and which files are written outside of the cache.
 
     Parameters
     ----------
     cache : Path
-        The folder that may be written to.
-    source_names : frozenset of str
+        The only folder to write to.
+    source_names : collection of str
         File names of the solution's sources.
     kill_at : int
-        Kill the process, with its group, before it starts that compiler, counted from 1; 0: never.
+        Kill the process, with its group, before it starts this compiler, from 1; 0: never.
+    compilers : sequence of str
+        Names of further compilers; see `is_compiler_run`.
 
     Attributes
     ----------
     commands : list of list of str
-        The command lines that build something, since the last `take_commands`.
+        The command lines of compilers since the last `take_commands`.
+    programs : list of str
+        Names of other programs that were started.
     stray_sources : list of str
-        Files of a source's name that were opened for writing elsewhere.
+        Files with names of sources that were opened for writing elsewhere.
     """
 
-    def __init__(self, cache: Path, source_names: frozenset[str], *, kill_at: int = 0) -> None:
+    def __init__(
+        self, cache: Path, source_names: Collection[str], kill_at: int, compilers: Collection[str]
+    ) -> None:
         self._cache = f"{os.path.realpath(cache)}{os.sep}"
-        self._names = source_names
-        self._left = kill_at
+        self._names, self._left, self._compilers = source_names, kill_at, compilers
         self.commands: list[list[str]] = []
+        self.programs: list[str] = []
         self.stray_sources: list[str] = []
 
     def start(self) -> None:
-        """Begin to watch; there is no way back."""
+        """Start recording, which cannot be stopped."""
         sys.addaudithook(self._event)
 
     def take_commands(self) -> list[list[str]]:
-        """Return the command lines so far, and begin anew."""
+        """Return the command lines so far, and forget them."""
         taken, self.commands = self.commands, []
         return taken
 
@@ -171,7 +176,8 @@ class Watcher:
             given = arguments[_STARTS[event]]
             text = isinstance(given, (str, bytes))
             words = os.fsdecode(given).split() if text else [os.fsdecode(each) for each in given]
-            if not is_compiler_run(words):
+            if not is_compiler_run(words, self._compilers):
+                self.programs += [Path(word).name for word in words[:1]]
                 return
             self.commands.append(words)
             self._left -= 1
@@ -188,15 +194,18 @@ class Watcher:
             self.stray_sources.append(text)
 
 
-def is_compiler_run(command: list[str]) -> bool:
-    """Return whether a command line builds something, rather than asking a tool for its version."""
+def is_compiler_run(command: list[str], compilers: Collection[str] = ()) -> bool:
+    """Return whether a command line builds something, rather than asking a tool for its version.
+
+    Recognises options such as ``-c`` and ``-o``, build tools such as ``ninja``, and `compilers`.
+    """
     if not command:
         return False
-    program = Path(command[0]).name
+    program, known = Path(command[0]).name, _DRIVERS.union(compilers)
     if program.startswith("python") or Path(command[0]) == Path(sys.executable):
-        return any(part in _DRIVERS for part in command[1:])
-    if program in _DRIVERS:
-        # To make, -v is a question; to the others, an order to tell more.
+        return any(part in known for part in command[1:])
+    if program in known:
+        # -v asks make for its version, and makes other tools verbose.
         return not _ASKING & set(command[1:]) and command[1:] != ["-v"]
     return bool(_COMPILING & set(command[1:]))
 
@@ -208,7 +217,7 @@ def run_task(task: Any, folder: Path, barrier: Any) -> None:
 
     report: dict[str, Any] = {"error": None, "commands": {}, "changes": {}}
     names = frozenset(Path(source.path).name for source in task.solution.sources)
-    watcher = Watcher(task.cache, names, kill_at=task.kill_at)
+    watcher = Watcher(task.cache, names, task.kill_at, task.compilers)
     try:
         _build(task, folder, barrier, report, watcher)
     except BaseException as error:  # noqa: BLE001 - a plugin's code; the report tells of it
@@ -218,9 +227,9 @@ def run_task(task: Any, folder: Path, barrier: Any) -> None:
             "message": str(error),
             "traceback": traceback.format_exc(),
         }
-    report["stray_sources"] = watcher.stray_sources
+    report |= {"stray_sources": watcher.stray_sources, "programs": watcher.programs}
     (folder / "report").write_text(json.dumps(report), encoding="utf-8")
-    # As at the end of any process, but without taking torch apart, which takes longest.
+    # Like a normal exit, but without unloading torch, which takes longest.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -228,7 +237,7 @@ def run_task(task: Any, folder: Path, barrier: Any) -> None:
 
 
 def _enter(task: Any, folder: Path) -> None:
-    """Begin as the process of the tests did, but with other folders, and apart from it."""
+    """Set up the process like that of the tests, but with separate folders and its own group."""
     if hasattr(os, "setsid"):
         os.setsid()
     places = {name: folder / name for name in ("cwd", "HOME", "TMPDIR")}
@@ -238,7 +247,7 @@ def _enter(task: Any, folder: Path) -> None:
     os.environ.clear()
     os.environ.update(task.env)
     os.environ.update({name: str(place) for name, place in places.items()})
-    # The driver's cache, in which no builder has a say, is not below the home folder.
+    # The driver's cache, which builders cannot control, is not in the home folder.
     os.environ.update(CUDA_CACHE_PATH=str(folder / "driver"), FIB_CACHE_PATH=str(task.cache))
     sys.path[:] = task.sys_path
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -272,7 +281,7 @@ def _build(task: Any, folder: Path, barrier: Any, report: dict[str, Any], watche
     torch.save([tensor.cpu() for tensor in arguments[inputs:]], folder / "outputs")
     with suppress(Exception):  # test_cleaning_up reports it
         runnable.cleanup()
-    # A finder of modules may be there for as long as the build is.
+    # An import finder may exist as long as the build.
     built["sys.meta_path"] = process_state()["sys.meta_path"]
     report["changes"] = changes(before, built)
 

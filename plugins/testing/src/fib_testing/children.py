@@ -1,4 +1,4 @@
-"""Running a builder in processes of its own, from the side of the test."""
+"""Running a builder in separate processes, from the test's side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition, Solution
 
 TIMEOUT_S = 600.0
-"""Seconds that a child may take: compilers of templates are slow, and machines are busy."""
+"""Time limit of a child in seconds; compiling templates is slow, and machines may be busy."""
 
 _PRELOADED = [
     "torch",
@@ -36,22 +36,24 @@ _PRIVATE = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOM
 
 @dataclass(frozen=True, kw_only=True)
 class ChildTask:
-    """What one process is to build and call.
+    """What a process builds and calls.
 
     Parameters
     ----------
     factory : str
         The builder: ``"package.module:Name"``.
     definition, solution : Definition, Solution
-        What to build.
+        The solution to build.
     cache : Path
         Its ``FIB_CACHE_PATH``.
     env, sys_path : mapping of str to str, sequence of str
-        What else it starts with; folders for users' files are replaced.
+        Further environment and module paths; folders for users' files are replaced.
     compile_first : bool
         Whether to call `Builder.compile` before the build.
     kill_at : int
-        Kill it before it starts that compiler, counted from 1; 0: never.
+        Kill it before it starts this compiler, from 1; 0: never.
+    compilers : sequence of str
+        Names of further compilers; see `BuilderCase`.
     """
 
     factory: str
@@ -62,6 +64,7 @@ class ChildTask:
     sys_path: Sequence[str]
     compile_first: bool = True
     kill_at: int = 0
+    compilers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         kept = {name: value for name, value in self.env.items() if name not in _PRIVATE}
@@ -70,21 +73,21 @@ class ChildTask:
 
 @dataclass(frozen=True)
 class ChildReport:
-    """What a child process did.
+    """The report of a child process.
 
     Attributes
     ----------
     status : int
         Exit status; negative for a signal.
     report : mapping
-        What it wrote down itself; empty if it did not get that far.
+        The report that it wrote; empty if it did not get that far.
     outputs : list or None
         The solution's outputs; None if it did not get that far.
     stdout, stderr : str
-        What it printed.
+        Its output.
     left : tuple of str
-        Files that were left behind in the working directory, the home folder and the folder for
-        temporary files.
+        Files left behind in the working directory, the home folder and the folder for temporary
+        files.
     """
 
     status: int
@@ -96,7 +99,7 @@ class ChildReport:
 
     @property
     def problem(self) -> str:
-        """Why it did not get to the end; empty if it did."""
+        """Why it did not complete; empty if it did."""
         error = self.report.get("error")
         if error:
             return f"{error['type']}: {error['message']}\n{error['traceback']}"
@@ -118,18 +121,18 @@ class ChildReport:
 def run_children(
     folder: Path, tasks: Sequence[ChildTask], arguments: Sequence[Any], *, together: bool = False
 ) -> list[ChildReport]:
-    """Carry out tasks, each in a process of its own, at the same time.
+    """Run tasks in separate processes at the same time.
 
     Parameters
     ----------
     folder : Path
-        An empty folder for files that go back and forth.
+        An empty folder for exchanged files.
     tasks : sequence of ChildTask
-        What to build.
+        The tasks.
     arguments : sequence
-        Inputs, then outputs, of each.
+        Inputs and outputs of each task.
     together : bool
-        Whether they wait for one another before they build.
+        Whether the processes wait for one another before they build.
 
     Returns
     -------
@@ -138,7 +141,7 @@ def run_children(
     """
     import torch
 
-    # A process that has imported torch is forked for each task, where the system can fork.
+    # If the system can fork, each task is forked from a process that has imported torch.
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:
@@ -162,7 +165,7 @@ def _collect(process: Any, folder: Path, deadline: float) -> ChildReport:
     process.join(max(0.0, deadline - time.monotonic()))
     if process.exitcode is None:
         if sys.platform != "win32":
-            with suppress(ProcessLookupError):  # it has not made its group yet
+            with suppress(ProcessLookupError):  # it has no group yet
                 os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         process.join()

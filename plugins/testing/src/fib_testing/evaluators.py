@@ -39,25 +39,25 @@ _DTYPE = "INCORRECT_DTYPE"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatorCase(RecordCase):
-    """An evaluator, and a definition whose solutions it judges.
+    """An evaluator, and a definition whose solutions it evaluates.
 
     Parameters
     ----------
     record : EvaluatorSpec or str
-        What the plugin registers, or the path of the factory.
+        The record that the plugin registers, or the path of the factory.
     definition : Definition
-        One that it is for, with at least one output.
+        A definition that it supports, with at least one output.
     workload : Workload, optional
-        Default: small sizes and random tensors, which a definition with constraints, or with
-        tensors that index into others, may not allow.
+        Default: small sizes and random tensors, which may not be valid for a definition with
+        constraints or index tensors.
     root : Path, optional
-        Where the workload's files are.
+        Folder of the workload's files.
     correct : callable, optional
-        Takes a `Trial` and the number of the call, and returns outputs that are right. Default:
-        what the reference gave.
+        Takes a `Trial` and the number of the call, and returns correct outputs. Default: those of
+        the reference.
     wrong : mapping of str to callable
-        Outputs that must fail, by what is wrong with them; each is made as `correct` is. Name those
-        that a solution could get away with elsewhere.
+        Functions like `correct` that return outputs which must fail, by a description of what is
+        wrong, especially outputs that other evaluators would accept.
     settings : mapping
         Fields of the configuration, such as ``rtol`` or ``extra``, that differ from the defaults.
     checks_values : bool
@@ -75,7 +75,7 @@ class EvaluatorCase(RecordCase):
     checks_values: bool = True
 
     def the_workload(self) -> Workload:
-        """Return the workload, given or made."""
+        """Return the workload of the case, or a default."""
         return self.workload or default_workload(self.definition)
 
     def config(self) -> ResolvedEvalConfig:
@@ -90,14 +90,14 @@ class EvaluatorCase(RecordCase):
         return type(base).model_validate(changed)
 
     def trial(self, index: int = 0) -> Trial:
-        """Return inputs and what the reference makes of them."""
+        """Return inputs and the reference's outputs."""
         import torch
 
         from flashinfer_bench.bench.evaluators import Trial
         from flashinfer_bench.tensors import generate_inputs
 
         seed = _SEED + index
-        # Made twice, for the reference may write into what it is given.
+        # Created twice, because the reference may write to its inputs.
         inputs, again = (
             generate_inputs(self.definition, self.the_workload(), seed=seed, root=self.root)
             for _ in range(2)
@@ -107,7 +107,7 @@ class EvaluatorCase(RecordCase):
 
 
 class EvaluatorKit:
-    """A case, a new evaluator, and a trial that is not to be changed."""
+    """A case, a new evaluator, and a trial that must not be changed."""
 
     def __init__(self, case: EvaluatorCase, evaluator: Any, trial: Trial) -> None:
         self.case = case
@@ -117,7 +117,7 @@ class EvaluatorKit:
         self.calls: int = evaluator.calls_per_trial(self.config)
 
     def correct(self, trial: Optional[Trial] = None) -> list[Outputs]:
-        """Return right outputs for as many calls as the evaluator asks for."""
+        """Return correct outputs for the evaluator's number of calls."""
         trial = trial or self.trial
         if self.case.correct is not None:
             return [list(self.case.correct(trial, index)) for index in range(self.calls)]
@@ -126,7 +126,7 @@ class EvaluatorKit:
         return [[tensor.to(dtype, copy=True) for tensor, dtype in pairs] for _ in range(self.calls)]
 
     def with_nan(self, outputs: Outputs) -> Outputs:
-        """Return outputs with NaN in the place of all floating-point numbers."""
+        """Return outputs with all floating-point numbers replaced by NaN."""
         import torch
 
         floats = [tensor.is_floating_point() for tensor in self.trial.expected]
@@ -134,7 +134,7 @@ class EvaluatorKit:
         return [torch.full_like(t, float("nan")) if is_float else t for t, is_float in pairs]
 
     def ask(self, method: str, outputs: Any, trial: Optional[Trial] = None) -> Check:
-        """Have outputs judged by ``check`` or ``check_timed``."""
+        """Return the result of ``check`` or ``check_timed`` for outputs."""
         case = self.case
         found: Check = getattr(self.evaluator, method)(
             case.definition, case.the_workload(), trial or self.trial, outputs, self.config
@@ -142,7 +142,7 @@ class EvaluatorKit:
         return found
 
     def check(self, outputs: Any, trial: Optional[Trial] = None, method: str = "check") -> Check:
-        """Have outputs judged; fail if that raises, or the answer is no Check."""
+        """Return the Check of outputs; fail if that raises or returns something else."""
         from flashinfer_bench.bench.evaluators import Check
 
         with must_work(method):
@@ -155,7 +155,7 @@ class EvaluatorKit:
     def require_status(
         self, outputs: Any, what: str, *allowed: str, method: str = "check"
     ) -> Check:
-        """Have outputs judged, and fail unless the status is one of `allowed`."""
+        """Check outputs, and fail unless the status is one of `allowed`."""
         check = self.check(outputs, method=method)
         status = str(check.status.value)
         require(
@@ -169,7 +169,7 @@ class EvaluatorKit:
 
 
 class EvaluatorConformance(RecordConformance):
-    """All that an evaluator must keep to.
+    """The contract of evaluators.
 
     Subclass it in a test module, and give it a fixture ``case`` that returns an `EvaluatorCase`.
     """
@@ -179,19 +179,19 @@ class EvaluatorConformance(RecordConformance):
 
     @pytest.fixture
     def kit(self, given: EvaluatorCase, made: Any, request: pytest.FixtureRequest) -> EvaluatorKit:
-        """Give the case and a new evaluator; skip the test if there is none here."""
+        """Return the kit of the case; skip the test if the evaluator is unavailable here."""
         trial = keep(request, ("trial", given.definition.name), given.trial)
         return EvaluatorKit(given, made, trial)
 
     @pytest.fixture
     def sound(self, kit: EvaluatorKit) -> EvaluatorKit:
-        """Give the case; skip the test if not even right outputs pass."""
+        """Return the kit; skip the test if correct outputs do not pass."""
         see = "see test_correct_outputs_pass"
         try:
             found = kit.ask("check", kit.correct())
             passed = found.passed and found.correctness is not None
         except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
-            pytest.skip(f"correct outputs cannot be judged ({in_short(error)}): {see}")
+            pytest.skip(f"correct outputs cannot be checked ({in_short(error)}): {see}")
         if not passed:
             pytest.skip(f"correct outputs do not pass: {see}")
         return kit
@@ -201,41 +201,41 @@ class EvaluatorConformance(RecordConformance):
     def test_the_record_accepts_the_definition(self, given: EvaluatorCase) -> None:
         """The record's patterns match the case's definition, unless it is a fallback.
 
-        Why it matters: evaluators are chosen by the record: this one is never asked.
+        Why it matters: evaluators are chosen by their records, so this one would never be used.
 
-        To do: name the op type, or a pattern of the definition's name, in the record.
+        To do: add the op type, or a pattern of the definition's name, to the record.
         """
         record, definition = record_of(given), given.definition
         require(
             record.is_fallback or record.accepts(definition),
             f"the record is for op types {record.op_types}, definitions {record.definitions} and "
             f"dtypes {record.dtypes} with inputs {record.inputs or '*'} and outputs "
-            f"{record.outputs or '*'}, and the case's definition is {definition.name!r} of op type "
+            f"{record.outputs or '*'}; the case's definition is {definition.name!r} of op type "
             f"{definition.op_type!r}",
         )
 
     def test_correct_outputs_pass(self, kit: EvaluatorKit) -> None:
-        """What the reference gave passes, with errors that can be stored.
+        """The reference's outputs pass, with errors that can be stored.
 
-        Why it matters: a trace with status PASSED is not valid without its correctness, and holds
+        Why it matters: a trace with status PASSED is invalid without its correctness, and stores
         it as JSON; an evaluator that raises ends the run instead of the evaluation.
 
         To do: return Check(status, correctness, message), with a Correctness that has the largest
-        errors. Put plain numbers, strings, lists and dicts into extra; NaN and inf as strings.
+        errors. Put only numbers, strings, lists and dicts in extra; NaN and inf as strings.
         """
-        check = kit.require_status(kit.correct(), "the reference's own outputs", "PASSED")
+        check = kit.require_status(kit.correct(), "the reference's outputs", "PASSED")
         require(check.correctness is not None, "a Check that passed has no correctness")
 
     def test_wrong_outputs_fail(self, sound: EvaluatorKit) -> None:
-        """Wrong values, shapes, dtypes and numbers of outputs fail, as what they are.
+        """Wrong values, shapes, dtypes and numbers of outputs fail with the matching status.
 
-        Why it matters: a wrong solution would be ranked. The status is what users filter and count
-        by; a trace with INCORRECT_NUMERICAL is not valid without the correctness. Outputs come from
-        untrusted code: anything may come, and an evaluator that raises ends the run.
+        Why it matters: a wrong solution would be ranked. Users filter and count by status; a trace
+        with INCORRECT_NUMERICAL is invalid without the correctness. Outputs of untrusted code can
+        be anything, and an evaluator that raises ends the run.
 
         To do: compare number, type, shape, dtype and values of all outputs, in this order, and
         return Check(status, Correctness(…), message). A NaN is wrong wherever the reference has a
-        number; comparisons with it are false.
+        number; comparisons with NaN are false.
         """
         expected = sound.trial.expected
         changes: dict[str, tuple[Callable[[Outputs], Outputs], tuple[str, ...]]] = {
@@ -249,7 +249,7 @@ class EvaluatorConformance(RecordConformance):
                 lambda out: [2**70 for _ in out],
                 (_SHAPE, _DTYPE, _NUMERICAL),
             ),
-            "tensors that were too large to be sent": (
+            "tensors that were too large to send": (
                 lambda out: [_doubled(one).to("meta") for one in out],
                 (_SHAPE,),
             ),
@@ -269,39 +269,39 @@ class EvaluatorConformance(RecordConformance):
         require_none(wrong, "outputs that are wrong")
 
     def test_every_call_is_looked_at(self, sound: EvaluatorKit) -> None:
-        """An output of the wrong shape fails in whichever call it is.
+        """An output of the wrong shape fails in any call.
 
-        Why it matters: a solution could be right in one call of a trial only.
+        Why it matters: a solution could be correct in only one call of a trial.
 
-        To do: look at the outputs of all calls.
+        To do: check the outputs of all calls.
         """
         right = sound.correct()
         if len(right) < 2:
-            pytest.skip("the evaluator asks for one call in each trial")
+            pytest.skip("the evaluator uses one call in each trial")
         for index in sorted({0, len(right) // 2, len(right) - 1}):
             calls = [*right[:index], [], *right[index + 1 :]]
             sound.require_status(calls, f"no outputs in call {index}", _SHAPE)
 
     def test_what_the_case_calls_wrong_fails(self, sound: EvaluatorKit) -> None:
-        """Outputs that the author named as wrong are numerically wrong.
+        """Outputs that the case lists as wrong get INCORRECT_NUMERICAL.
 
         Why it matters: a wrong solution would be ranked.
 
-        To do: mend the evaluator, or the outputs that the case calls wrong.
+        To do: fix the evaluator, or the wrong outputs of the case.
         """
         if not sound.case.wrong:
-            pytest.skip("the case names no outputs that are wrong: give it some (wrong={…})")
+            pytest.skip("the case has no wrong outputs: add some (wrong={…})")
         for what, make in sound.case.wrong.items():
             calls = [list(make(sound.trial, index)) for index in range(sound.calls)]
             sound.require_status(calls, what, _NUMERICAL)
 
     def test_a_timed_call_is_judged(self, sound: EvaluatorKit) -> None:
-        """`check_timed` passes a right call, and refuses what `check` would refuse.
+        """`check_timed` accepts a correct call, and rejects what `check` rejects.
 
-        Why it matters: a solution could be right only while nobody measures. What is noted about
-        timed calls is stored with the correctness.
+        Why it matters: a solution could be correct only in calls that are not timed. The result is
+        stored with the correctness.
 
-        To do: return what check returns, for the outputs of one call.
+        To do: return the same as check, for the outputs of one call.
         """
         right = sound.correct()[0]
 
@@ -310,10 +310,10 @@ class EvaluatorConformance(RecordConformance):
                 outputs, f"timed call: {what}", status, method="check_timed"
             )
 
-        check = require_timed(right, "right outputs", "PASSED")
+        check = require_timed(right, "correct outputs", "PASSED")
         require(
             check.correctness is not None,
-            "check_timed gave a Check that passed and has no correctness",
+            "check_timed returned a Check that passed without a correctness",
         )
         changes: dict[str, Outputs] = {
             "no outputs": [],
@@ -321,18 +321,18 @@ class EvaluatorConformance(RecordConformance):
             "outputs of another dtype": _other_dtypes(right),
         }
         if any(tensor.is_floating_point() for tensor in sound.trial.expected):
-            # Anything else may be right in one call, and wrong in many.
+            # Other values may be correct in one call and wrong in many.
             changes["outputs of NaN"] = sound.with_nan(right)
         for what, outputs in changes.items():
             alike = sound.check([outputs] * sound.calls)
             require_timed(outputs, what, str(alike.status.value))
 
     def test_its_settings_are_checked(self, kit: EvaluatorKit) -> None:
-        """`check_settings` accepts the case's settings, and leaves settings of others alone.
+        """`check_settings` accepts the case's settings, and ignores those of other evaluators.
 
-        Why it matters: one extra holds the settings of all evaluators: the run would not start.
+        Why it matters: extra has the settings of all evaluators, and the run would not start.
 
-        To do: look at the keys that the evaluator knows, and at no others.
+        To do: check only the keys that the evaluator uses.
         """
         others = {**kit.config.extra, "setting_of_another_evaluator": object}
         with must_work("check_settings"):
@@ -342,24 +342,24 @@ class EvaluatorConformance(RecordConformance):
     def test_it_is_deterministic(self, sound: EvaluatorKit) -> None:
         """The same outputs get the same Check.
 
-        Why it matters: `fib replay` must be able to reproduce a verdict.
+        Why it matters: `fib replay` must be able to reproduce a status.
 
-        To do: seed whatever is random from trial.seed, and keep nothing between checks.
+        To do: seed everything random from trial.seed, and keep no state between checks.
         """
         calls = sound.correct()
         again = [[each.clone() for each in outputs] for outputs in calls]
         first, second = sound.check(calls), sound.check(again)
         require(
             repr(first) == repr(second),
-            f"the same outputs were judged as\n    {first}\n  and then as\n    {second}",
+            f"checking the same outputs gave\n    {first}\n  and then\n    {second}",
         )
 
     def test_it_changes_nothing(self, sound: EvaluatorKit) -> None:
-        """Inputs, expected outputs and the solution's outputs are as they were.
+        """Inputs, expected outputs and the solution's outputs are not changed.
 
-        Why it matters: they are used again, for the next solution and in what is stored.
+        Why it matters: they are used again, for the next solution and for the trace.
 
-        To do: work on copies: no functions whose name ends in '_', no out=.
+        To do: work on copies: do not use functions whose name ends in '_', or out=.
         """
         trial, calls = sound.case.trial(), sound.correct()
         groups = {"the inputs": trial.inputs, "the expected outputs": trial.expected}
@@ -374,7 +374,7 @@ class EvaluatorConformance(RecordConformance):
 
         Why it matters: a trace has one Correctness for all trials.
 
-        To do: return a Correctness with the largest errors of any trial.
+        To do: return a Correctness with the largest errors of all trials.
         """
         trials = (sound.trial, sound.case.trial(1))
         checks = [sound.check(sound.correct(trial), trial) for trial in trials]
@@ -382,7 +382,7 @@ class EvaluatorConformance(RecordConformance):
             found = sound.evaluator.combine(checks)
         require(
             isinstance(found, Correctness),
-            f"combine gave {found!r} for two checks that passed",
+            f"combine returned {found!r} for two checks that passed",
         )
 
 

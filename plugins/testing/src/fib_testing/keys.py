@@ -32,21 +32,21 @@ _SEE_KEYS = "test_a_call_has_the_key_of_its_workload"
 
 @dataclass(frozen=True, kw_only=True)
 class KeyBuilderCase(RecordCase):
-    """A key builder, and a definition whose calls it makes keys for.
+    """A key builder, and a definition whose calls it creates keys for.
 
     Parameters
     ----------
     record : KeyBuilderSpec or str
-        What the plugin registers, or the path of the factory.
+        The record that the plugin registers, or the path of the factory.
     definition : Definition
-        Of an op type that the record names.
+        A definition of an op type in the record.
     workloads : tuple of Workload
-        Recorded calls, each with another key. Default: one with small sizes and, for each variable
+        Recorded calls with different keys. Default: one with small sizes and, for each variable
         axis, one in which that axis is larger; a definition with constraints may not allow them.
     root : Path, optional
-        Where the workloads' files are.
+        Folder of the workloads' files.
     device : str
-        Where the inputs of calls are.
+        Device of the inputs of calls.
     plugin : str, optional
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
@@ -57,7 +57,7 @@ class KeyBuilderCase(RecordCase):
     device: str = "cpu"
 
     def all_workloads(self) -> list[Workload]:
-        """Return the workloads, given or made."""
+        """Return the workloads of the case, or defaults."""
         if self.workloads:
             return list(self.workloads)
         first = default_workload(self.definition)
@@ -69,7 +69,7 @@ class KeyBuilderCase(RecordCase):
         return [first, *larger]
 
     def inputs(self, workload: Optional[Workload] = None) -> list[Any]:
-        """Return the inputs of a call, as a workload (default: the first) says."""
+        """Return the inputs of a call from a workload (default: the first)."""
         from flashinfer_bench.tensors import generate_inputs
 
         chosen = workload or self.all_workloads()[0]
@@ -79,7 +79,7 @@ class KeyBuilderCase(RecordCase):
 
 
 class KeyKit:
-    """A case and a new key builder; a key that cannot be made skips the test."""
+    """A case and a new key builder; a key that cannot be created skips the test."""
 
     def __init__(self, case: KeyBuilderCase, builder: Any) -> None:
         self.case = case
@@ -104,7 +104,7 @@ class KeyKit:
 
 
 class KeyBuilderConformance(RecordConformance):
-    """All that a key builder must keep to.
+    """The contract of key builders.
 
     Subclass it in a test module, and give it a fixture ``case`` that returns a `KeyBuilderCase`.
     """
@@ -113,35 +113,36 @@ class KeyBuilderConformance(RecordConformance):
     case_type: ClassVar[type] = KeyBuilderCase
 
     def arguments(self, given: KeyBuilderCase) -> tuple[Any, ...]:
-        """Return the definition, with which the host makes a key builder."""
+        """Return the definition, with which the host constructs a key builder."""
         return (given.definition,)
 
     @pytest.fixture
     def kit(self, given: KeyBuilderCase, made: Any) -> KeyKit:
-        """Give the case and a new key builder; skip the test if there is none here."""
+        """Return the kit of the case; skip the test if the key builder is unavailable here."""
         return KeyKit(given, made)
 
     def test_the_record_names_the_op_type(self, given: KeyBuilderCase) -> None:
-        """The record is for the op type of the case's definition.
+        """The record has the op type of the case's definition.
 
-        Why it matters: key builders are chosen by the op type.
+        Why it matters: key builders are chosen by op type.
 
-        To do: name it in the record's op_types.
+        To do: add it to the record's op_types.
         """
         op_types, wanted = record_of(given).op_types, given.definition.op_type
         require(
             wanted.lower() in [op_type.lower() for op_type in op_types],
-            f"the record is for {', '.join(op_types)}, and the case's definition is of op type "
+            f"the record is for {', '.join(op_types)}; the case's definition is of op type "
             f"{wanted!r}",
         )
 
     def test_a_call_has_the_key_of_its_workload(self, kit: KeyKit) -> None:
-        """What was recorded is found again.
+        """A call has the same key as its recorded workload.
 
-        Why it matters: the table is made from workloads and asked by calls: nothing would be found.
+        Why it matters: the table is built from workloads and looked up by calls, so that nothing
+        would be found.
 
-        To do: return ApplyKey(axes, feats), for the definition's inputs in declaration order. Take
-        axes in the same order (axes_of, axes_in), and features of the same type and rounding, in
+        To do: return ApplyKey(axes, feats), for the definition's inputs in declaration order. Use
+        the same order of axes (axes_of, axes_in), and features of the same type and rounding, in
         both.
         """
         from flashinfer_bench.apply import ApplyKey
@@ -163,12 +164,12 @@ class KeyBuilderConformance(RecordConformance):
             )
 
     def test_what_it_says_of_axes_only_is_so(self, kit: KeyKit) -> None:
-        """Where `axes_only` is true, keys are what a compiled look-up takes them to be.
+        """If `axes_only` is true, keys consist of the axes alone.
 
         Why it matters: calls are looked up by the sizes at axis_places, without build_from_args.
 
-        To do: do not override axes_only; a builder that makes keys itself inherits the right
-        answer.
+        To do: do not override axes_only; a builder that creates keys itself inherits the right
+        value.
         """
         from flashinfer_bench.apply import ApplyKey
 
@@ -178,29 +179,29 @@ class KeyBuilderConformance(RecordConformance):
             plain = ApplyKey(tuple((axis, args[i].shape[dim]) for axis, i, dim in places))
             require(
                 key == plain or not kit.builder.axes_only,
-                f"axes_only is true, and the axes alone give\n    {plain}\n  while "
+                f"axes_only is true, but the axes alone give\n    {plain}\n  and "
                 f"build_from_args gives\n    {key}",
             )
 
     def test_equal_calls_have_equal_keys(self, kit: KeyKit) -> None:
-        """Whatever objects they are made from, by position or by name, and read from JSON again.
+        """Equal calls have equal keys: for other objects, by position or name, and via JSON.
 
-        Why it matters: a key is looked up in a dictionary, and tables are kept on disk: no entry
-        would be found again.
+        Why it matters: keys are looked up in dictionaries, and tables are stored on disk, so that
+        entries would not be found.
 
-        To do: make the key from shapes and values, not from objects: features are str, int, float,
-        bool or None, and axes int; round floats, and use no NaN, which equals nothing. Leave
-        build_from_runtime as it is, or put arguments into the definition's order.
+        To do: create the key from shapes and values, not from objects: features are str, int,
+        float, bool or None, and axes int; round floats, and avoid NaN, which equals nothing. Do
+        not override build_from_runtime, or put arguments in the definition's order.
         """
         from flashinfer_bench.apply import ApplyKey
 
         args = kit.case.inputs()
         named = dict(zip(kit.case.definition.inputs, args, strict=True))
         key = kit.from_args(args)
-        others = {"made from another call of the same workload": kit.from_args(kit.case.inputs())}
+        others = {"created by another call of the same workload": kit.from_args(kit.case.inputs())}
         with must_work("build_from_runtime"):
             backwards = dict(reversed(list(named.items())))
-            others["made from arguments by name"] = kit.builder.build_from_runtime(backwards)
+            others["created from arguments by name"] = kit.builder.build_from_runtime(backwards)
         with must_work(f"writing the key {key} as JSON and reading it"):
             others["written as JSON and read"] = copy = ApplyKey.from_json(key.to_json())
         with must_work(f"hashing the key {key}"):
@@ -213,16 +214,16 @@ class KeyBuilderConformance(RecordConformance):
         require_none(found, f"the key {key} is not always the same")
 
     def test_other_workloads_have_other_keys(self, kit: KeyKit) -> None:
-        """Each variable axis that the inputs show makes a difference.
+        """Workloads that differ in a variable axis of the inputs have different keys.
 
-        Why it matters: the solution that was best for one would be used for the other.
+        Why it matters: the best solution for one would be used for the other.
 
-        To do: put every axis into the key that the speed depends on. If two sizes are meant to
-        share a solution, give the case workloads that differ.
+        To do: include every axis that affects speed in the key. If two sizes are meant to share a
+        solution, give the case workloads that differ more.
         """
         workloads = kit.case.all_workloads()
         if len(workloads) < 2:
-            pytest.skip("the definition has no variable axis, and the case no second workload")
+            pytest.skip("the definition has no variable axis and the case no second workload")
         found: dict[str, Workload] = {}
         same = []
         for workload in workloads:
@@ -230,15 +231,15 @@ class KeyBuilderConformance(RecordConformance):
             if key in found:
                 same.append(f"{found[key].axes} and {workload.axes}: {key}")
             found[key] = workload
-        require_none(same, "different workloads have one key")
+        require_none(same, "different workloads have the same key")
 
     def test_it_reads_no_data_unless_it_says_so(self, kit: KeyKit) -> None:
-        """A key is made from tensors that have a shape, and no values.
+        """Keys are created without values of tensors and without torch operations.
 
-        Why it matters: reading a value waits for the device, at every call; a torch operation costs
-        more than the whole look-up may.
+        Why it matters: reading a value waits for the device at every call, and a torch operation
+        takes longer than the whole look-up should.
 
-        To do: use shapes, strides and scalars only; or set reads_data = True on the class.
+        To do: use only shapes, strides and scalars, or set reads_data = True on the class.
         """
         if kit.builder.reads_data:
             pytest.skip("the builder declares that it reads the values of tensors (reads_data)")
@@ -250,11 +251,11 @@ class KeyBuilderConformance(RecordConformance):
                 kit.builder.build_from_args(args)
         except Exception as error:  # noqa: BLE001 - what fails is a read of what is not there
             operations.append(in_short(error))
-        require_none(operations, "making a key did this with the tensors of a call")
+        require_none(operations, "creating a key used the tensors of a call")
 
 
 def _recording(operations: list[str]) -> Any:
-    """Return a context in which the names of torch operations are noted."""
+    """Return a context that records the names of torch operations."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]

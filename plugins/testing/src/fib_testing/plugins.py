@@ -1,4 +1,4 @@
-"""The suite for a whole plugin: its entry point, its hooks, and all that it registers."""
+"""The suite for a whole plugin: its entry point, hooks and records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GROUP = "flashinfer_bench.plugins"
-"""The group of entry points under which plugins are made known."""
+"""The group of the entry points of plugins."""
 
 _CORE = "flashinfer-bench-core"
 _SECONDS = 120.0
@@ -57,29 +57,29 @@ class PluginCase:
     Parameters
     ----------
     plugin : str
-        Name of its entry point, or what the entry point's value is: ``package.module``.
+        Name or value of its entry point; a value is ``package.module``.
     installed : bool
-        Whether it is installed; otherwise it is loaded by way of ``FIB_PLUGINS``, and the checks
-        of the entry point and the distribution are skipped.
+        Whether it is installed; otherwise it is loaded with ``FIB_PLUGINS``, and the checks of the
+        entry point and the distribution are skipped.
     """
 
     plugin: str
     installed: bool = True
 
     def entry_points(self) -> list[EntryPoint]:
-        """Return the installed entry points of that name or value."""
+        """Return the installed entry points with this name or value."""
         points = entry_points(group=GROUP)
         return [point for point in points if self.plugin in (point.name, point.value)]
 
     @property
     def target(self) -> str:
-        """Where the hooks are: ``package.module``, or ``package.module:object``."""
+        """Path of the hooks: ``package.module`` or ``package.module:object``."""
         points = self.entry_points() if self.installed else []
         return points[0].value if points else self.plugin
 
 
 class PluginConformance(Conformance):
-    """All that a plugin must keep to, whatever it registers.
+    """The contract of plugins with any records.
 
     Subclass it in a test module, and give it a fixture ``case``: a `PluginCase`, or just the name.
 
@@ -105,12 +105,12 @@ class PluginConformance(Conformance):
 
     @pytest.fixture
     def found(self, plugin: PluginCase, request: pytest.FixtureRequest) -> Any:
-        """Return what the plugin registers, or the error that says why it cannot be loaded."""
+        """Return the plugin's records, or the error of loading it."""
         return keep(request, ("records", plugin), lambda: _discover(plugin.target))
 
     @pytest.fixture
     def records(self, plugin: PluginCase, found: Any) -> list[Record]:
-        """Return what the plugin registers; skip the test where it cannot be loaded."""
+        """Return the plugin's records; skip the test if it cannot be loaded."""
         if isinstance(found, FibError):
             pytest.skip(f"{plugin.target} cannot be loaded: see test_it_loads")
         records: list[Record] = found
@@ -123,17 +123,17 @@ class PluginConformance(Conformance):
 
     @pytest.fixture
     def imported(self, plugin: PluginCase) -> tuple[str, Step]:
-        """Return what a fresh interpreter found out about the plugin's module."""
+        """Return the report of a fresh interpreter about the plugin's module."""
         return plugin.target, look(plugin=plugin.target)["plugin"]
 
     @pytest.fixture
     def probed(
         self, records: list[Record], request: pytest.FixtureRequest
     ) -> list[tuple[str, Step]]:
-        """Return what a fresh interpreter found out about each probe."""
+        """Return the report of a fresh interpreter about each probe."""
         probes = sorted({record.probe for record in records if record.probe is not None})
         if not probes:
-            pytest.skip("no record has a probe: all of them count as available everywhere")
+            pytest.skip("no record has a probe: all are always available")
 
         def ask() -> list[tuple[str, Step]]:
             return [(path, look(probe=path)["probe"]) for path in probes]
@@ -148,12 +148,12 @@ class PluginConformance(Conformance):
     test_every_probe_is_pure = check_purity
 
     def test_the_entry_point_is_installed(self, plugin: PluginCase) -> None:
-        """Exactly one entry point of the group names the plugin, and its name is a plain one.
+        """The plugin has exactly one entry point in the group, with a simple name.
 
-        Why it matters: this is how the host finds plugins; FIB_DISABLE_PLUGINS takes names, with
-        commas between them.
+        Why it matters: plugins are found by entry points; FIB_DISABLE_PLUGINS takes names separated
+        by commas.
 
-        To do: put [project.entry-points."flashinfer_bench.plugins"] into pyproject.toml with one
+        To do: add [project.entry-points."flashinfer_bench.plugins"] to pyproject.toml with one
         line, name = "package.module", and install the distribution. Use letters, digits, '_' and
         '-' for the name.
         """
@@ -166,15 +166,15 @@ class PluginConformance(Conformance):
             f"{plugin.plugin!r}",
         )
         name = points[0].name
-        require(name.strip() and "," not in name, f"the entry point is called {name!r}")
+        require(name.strip() and "," not in name, f"the name of the entry point is {name!r}")
 
     def test_the_distribution_requires_a_core_that_fits(self, plugin: PluginCase) -> None:
-        """The distribution depends on core, with a range that this core is in.
+        """The distribution requires a range of versions of core that includes this one.
 
-        Why it matters: pip would install the plugin beside any core, or none; `fib plugins doctor`
-        calls a plugin broken whose range does not fit.
+        Why it matters: pip would install the plugin with any core or none; `fib plugins doctor`
+        reports a plugin as broken if its range does not match.
 
-        To do: test with this core, and write its series into the dependencies, such as
+        To do: test with this core, and add its series to the dependencies, for example
         "flashinfer-bench-core~=0.2.0".
         """
         from packaging.requirements import Requirement
@@ -187,37 +187,35 @@ class PluginConformance(Conformance):
         ours = [each for each in map(Requirement, texts) if canonical(each.name) == _CORE]
         require(ours, f"the distribution does not require {_CORE}")
         unfit = [str(each) for each in ours if not each.specifier.contains(__version__, True)]
-        require(
-            not unfit, f"the distribution requires {', '.join(unfit)}, and this is {__version__}"
-        )
+        require(not unfit, f"the distribution requires {', '.join(unfit)}; this is {__version__}")
 
     def test_it_loads(self, found: Any) -> None:
-        """The host takes it, alone, where nothing is forgiven.
+        """The plugin loads alone in strict mode.
 
-        Why it matters: a broken plugin is set aside, with all that it provides.
+        Why it matters: a broken plugin is disabled with all its records.
 
         To do: see the message; `fib plugins doctor NAME` shows the traceback.
         """
-        require(not isinstance(found, FibError), f"the host refuses the plugin: {found}")
+        require(not isinstance(found, FibError), f"the plugin cannot be loaded: {found}")
 
     def test_it_registers_something(self, records: list[Record], plugin: PluginCase) -> None:
         """The hooks return records.
 
-        Why it matters: whether something can be used here is for its probe to say; a hook that
-        returns nothing on some machines leaves the user without a reason.
+        Why it matters: if a hook returns nothing on some machines, users get no reason; probes
+        report whether something is available.
 
-        To do: return the records always, and let their probes say no.
+        To do: always return the records, and let their probes report what is missing.
         """
         require(records, f"{plugin.target} registers nothing")
 
     def test_the_hooks_return_the_same_again(
         self, records: list[Record], plugin: PluginCase
     ) -> None:
-        """Discovery may happen again in one process.
+        """Repeated discovery in one process gives the same records.
 
-        Why it matters: reset_default_catalog() and tests discover plugins anew.
+        Why it matters: reset_default_catalog() and tests repeat the discovery of plugins.
 
-        To do: make the hooks functions that build their records when they are called.
+        To do: create the records in the hooks, each time they are called.
         """
         again = _discover(plugin.target)
         again = [] if isinstance(again, FibError) else again
@@ -227,13 +225,13 @@ class PluginConformance(Conformance):
         )
 
     def test_it_loads_in_strict_mode(self, plugin: PluginCase, records: list[Record]) -> None:
-        """A new process with ``FIB_STRICT_PLUGINS=1`` loads it, by way of ``FIB_PLUGINS``.
+        """A new process with ``FIB_STRICT_PLUGINS=1`` loads it through ``FIB_PLUGINS``.
 
         Why it matters: continuous integration sets FIB_STRICT_PLUGINS=1; standard output is data,
-        and records must not depend on who asks.
+        and records must not depend on the process.
 
-        To do: load without warnings and without help from the tests' process, print nothing on
-        import, and register the same everywhere.
+        To do: load without warnings and independently of the tests' process, print nothing on
+        import, and always register the same records.
         """
         done = _run(plugin, "-c", _LOAD)
         require(
@@ -251,11 +249,11 @@ class PluginConformance(Conformance):
         )
 
     def test_names_are_unique(self, plugin: PluginCase) -> None:
-        """No other installed plugin, and not core, claims the name of a record.
+        """Neither core nor another installed plugin uses the name of a record.
 
-        Why it matters: of two records of one kind and name neither is used.
+        Why it matters: of two records with the same kind and name, neither is used.
 
-        To do: give yours a name that says what is special about it.
+        To do: choose a more specific name.
         """
         catalog = discover(Settings(modules=(plugin.target,)))
         mine = {status.name for status in catalog.plugins if status.target == plugin.target}
@@ -264,16 +262,16 @@ class PluginConformance(Conformance):
             for conflict in catalog.conflicts
             if any(claim.plugin in mine for claim in conflict.claims)
         ]
-        require_none(claimed, "names that are claimed twice")
+        require_none(claimed, "names that are used twice")
 
     def test_every_factory_takes_what_it_is_given(self, records: list[Record]) -> None:
-        """What can be used here can be constructed: an executor for a device, others bare.
+        """Available factories can be called: executors with a device, others without arguments.
 
-        Why it matters: the host makes it itself, with a device for an executor, without arguments
-        for others.
+        Why it matters: the host calls them, for executors with a device, for others without
+        arguments.
 
-        To do: give __init__ no further required parameters, and let it neither look for tools nor
-        start anything: that is for the probe, and for the first use.
+        To do: give __init__ no further required parameters. It must not search for tools or start
+        anything; the probe and the first use do that.
         """
         usable = [
             record
@@ -283,7 +281,7 @@ class PluginConformance(Conformance):
             if not raised_by(partial(import_string, record.factory))
         ]
         if not usable:
-            pytest.skip("nothing that the host constructs can be used here")
+            pytest.skip("no factory of the plugin is available here")
         for record in usable:
             devices = getattr(record, "devices", ())[: record.kind == "executor"]
             made = require_constructible(record.factory, *devices)
@@ -291,9 +289,9 @@ class PluginConformance(Conformance):
                 made.close()
 
     def test_every_command_runs(self, records: list[Record], plugin: PluginCase) -> None:
-        """``fib NAME --help`` works, and it is the plugin's command that it shows.
+        """``fib NAME --help`` works, and shows the plugin's command.
 
-        Why it matters: users cannot find out how to use the command.
+        Why it matters: otherwise users cannot find out how to use the command.
 
         To do: make the factory a function with annotated parameters, or a typer.Typer.
         """
@@ -310,7 +308,7 @@ class PluginConformance(Conformance):
 
 
 def _discover(target: str) -> Any:
-    """Return the records of a plugin that is loaded alone, or the error that says why not."""
+    """Return the records of a plugin that is loaded alone, or the error of loading it."""
     try:
         catalog = discover(Settings(no_plugins=True, modules=(target,), strict=True))
     except FibError as error:

@@ -1,6 +1,6 @@
-"""What all suites share: how a test says no, and the checks of records, factories and probes.
+"""Shared parts of all suites: failures, and checks of records, factories and probes.
 
-The docstring of each test of a suite has the reason for it and the advice; a failure shows both.
+The docstring of each test has its reason and advice, which a failure shows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BASES = {
     "evaluator": "flashinfer_bench.bench.evaluators:Evaluator",
     "executor": "flashinfer_bench.bench.executors.base:Executor",
 }
-"""Path of the class that the factory of each kind subclasses. A command's is no class."""
+"""Path of the base class of each kind's factory. Commands have none."""
 
 _KEPT: pytest.StashKey[dict[Hashable, Any]] = pytest.StashKey()
 _CHILD = str(Path(__file__).with_name("child.py"))
@@ -41,12 +41,12 @@ _LATE = "did not answer within"
 _WIDTH, _LONGEST = 96, 4000
 
 Step = dict[str, Any]
-"""What `look` tells of one step: ``error`` (a traceback), ``answer``, ``changes``, ``heavy``."""
+"""Report of `look` about a step: ``error`` (a traceback), ``answer``, ``changes``, ``heavy``."""
 
 
-# ----------------------------------------------------------------------- how a test says no
+# -------------------------------------------------------------------------------- failures
 
-_advice: list[str] = []  # the paragraphs of the running test's docstring, without the first
+_advice: list[str] = []  # paragraphs of the running test's docstring except the first
 
 
 def fail(what: str, *advice: str) -> NoReturn:
@@ -55,9 +55,9 @@ def fail(what: str, *advice: str) -> NoReturn:
     Parameters
     ----------
     what : str
-        What is wrong, and with which object; what was expected and what was found.
+        What is wrong, with which object; what was expected and what was found.
     *advice : str
-        Why it matters and what to do. Default: what the docstring of the test says.
+        Why it matters and what to do. Default: from the docstring of the test.
     """
     shown = what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…"
     paragraphs = [
@@ -66,7 +66,7 @@ def fail(what: str, *advice: str) -> NoReturn:
         )
         for part in advice or _advice
     ]
-    # Neither traceback nor cause: where in the kit the check stands helps nobody.
+    # Without traceback and cause, because the location in the kit is not helpful.
     raise pytest.fail.Exception("\n".join([shown, *paragraphs]), pytrace=False) from None
 
 
@@ -77,25 +77,25 @@ def require(condition: object, what: str) -> None:
 
 
 def require_none(found: Sequence[object], what: str) -> None:
-    """Fail the running test if anything was found, and list it below `what`."""
+    """Fail the running test if `found` is not empty, and list it after `what`."""
     require(not found, f"{what}:\n{bullets(found)}")
 
 
 def bullets(items: Sequence[object], limit: int = 12) -> str:
-    """Return one line for each of `items`, at most `limit`."""
+    """Return a list with one line for each of `items`, at most `limit`."""
     lines = [f"    - {item}" for item in items]
     more = len(lines) - limit
     return "\n".join(lines[:limit] + ([f"    … and {more} more"] if more > 0 else []))
 
 
 def in_short(error: BaseException) -> str:
-    """Return type and first line of an exception, for one line of a message."""
+    """Return type and first line of an exception."""
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def raised_by(run: Callable[[], object]) -> Optional[BaseException]:
-    """Return what calling a plugin's or a solution's code raises; None if it does not."""
+    """Return the exception that code of a plugin or solution raises, or None."""
     try:
         run()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is looked at
@@ -127,7 +127,7 @@ def keep(
     make: Callable[[], Any],
     owner: Optional[pytest.Session] = None,
 ) -> Any:
-    """Return ``make()``, made once for the test class that is running, or for `owner`."""
+    """Return ``make()``, called once for the running test class, or for `owner`."""
     node = owner or request.node.getparent(pytest.Class) or request.node
     kept = node.stash.setdefault(_KEPT, {})
     if key not in kept:
@@ -145,7 +145,7 @@ def look(
     construct: Optional[str] = None,
     libraries: Sequence[str] = (),
 ) -> dict[str, Step]:
-    """Import a plugin's module, ask a probe, construct something: in a fresh interpreter.
+    """Import a plugin's module, call a probe, construct something, in a fresh interpreter.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def look(
     construct : str, optional
         ``"package.module:Name"``, called without arguments.
     libraries : sequence of str
-        Modules that count as heavy, besides those that always do.
+        Further modules that count as heavy.
     """
     steps = {"plugin": plugin, "probe": probe, "construct": construct}
     more = {"libraries": list(libraries), "timeout_s": env.probe_timeout_s(), "sys_path": sys.path}
@@ -184,38 +184,38 @@ def require_unchanged(what: str, step: Step) -> None:
 
 
 def require_constructible(path: str, *arguments: Any) -> Any:
-    """Return what the factory makes; fail if it raises."""
+    """Return the result of the factory; fail if it raises."""
     given = ", ".join(type(argument).__name__ for argument in arguments)
     with must_work(f"{path}({given})"):
         return import_string(path)(*arguments)
 
 
 def cannot_be_used(record: Any) -> str:
-    """Return why the record's code cannot be used here, as its probe says; empty if it can."""
+    """Return why the record is unavailable here, according to its probe; empty if it is."""
     entry = Catalog.of(record, timeout_s=30.0).find(record.kind, record.name)
     answer = entry.availability()
-    return "" if answer else f"{entry.label} cannot be used here: {answer.reason}"
+    return "" if answer else f"{entry.label} is unavailable here: {answer.reason}"
 
 
 def check_summaries(self: Any, records: list[Record]) -> None:
-    """Require a summary, in one line, by which it can be told from others.
+    """Require a one-line summary.
 
-    Why it matters: without it `fib plugins list` shows nothing that a user could choose by.
+    Why it matters: users of `fib plugins list` choose by summaries.
 
-    To do: give the record a summary, one line that says what is special about it.
+    To do: give the record a one-line summary that distinguishes it from others.
     """
     for record in records:
         require(record.summary, f"{type(record).__name__} {record.name!r} has no summary")
 
 
 def check_types(self: Any, factories: list[tuple[str, str]]) -> None:
-    """Require a path to a subclass of its kind's base; of a command, to something callable.
+    """Require a path to a subclass of the kind's base class; for a command, to a callable.
 
-    Why it matters: the record is listed, but the host refuses it when it is first needed.
+    Why it matters: the record is listed, but fails when it is first used.
 
-    To do: name a subclass of the kind's base as "package.module:Name", or, for a command, a
-    function with annotated parameters or a typer.Typer. Keep the imports of optional libraries
-    inside functions, and let the probe say that they are missing.
+    To do: name a subclass of the base class as "package.module:Name", or, for a command, a
+    function with annotated parameters or a typer.Typer. Import optional libraries inside functions,
+    and let the probe report that they are missing.
     """
     for kind, path in factories:
         try:
@@ -234,13 +234,13 @@ def check_types(self: Any, factories: list[tuple[str, str]]) -> None:
 
 
 def check_import(self: Any, imported: tuple[str, Step]) -> None:
-    """Require that the module of the entry point is light, and changes nothing.
+    """Require that the module of the entry point is light and does not change the process.
 
-    Why it matters: every start of `fib` loads every plugin, also those that are not used, and what
-    loading one changes is changed in every program that uses flashinfer_bench.
+    Why it matters: every start of `fib` loads all plugins, and their side effects apply to every
+    program that uses flashinfer_bench.
 
-    To do: let that module hold the hooks and nothing else; records name code by string. Import
-    inside the functions that need it, and leave global state alone, or restore it.
+    To do: put only hooks in that module; records refer to code by string. Import inside functions,
+    and do not change global state, or restore it.
     """
     module, step = imported
     require(not step["error"], f"importing {module} raised:\n{step['error']}")
@@ -249,57 +249,57 @@ def check_import(self: Any, imported: tuple[str, Step]) -> None:
 
 
 def check_answers(self: Any, probed: list[tuple[str, Step]]) -> None:
-    """Require an answer in time, and with a no both reason and remedy.
+    """Require an answer in time, with reason and remedy if something is unavailable.
 
-    Why it matters: a probe that raises or is too slow counts as a no, which delays `fib plugins
-    list` and leaves the user with a traceback in place of advice.
+    Why it matters: a probe that raises or is too slow counts as unavailable, delays `fib plugins
+    list`, and gives users a traceback instead of advice.
 
-    To do: look for files and versions; do not import the library or start its compiler. Catch what
-    can go wrong, and return Availability(False, reason, remedy): what to install, what to set.
+    To do: check files and versions; do not import the library or start its compiler. Catch errors,
+    and return Availability(False, reason, remedy): what to install or set.
     """
     for path, step in probed:
         answers = _answers(path, step)
         raised = [answer["reason"] for answer in answers if answer["raised"]]
         require(not raised, f"{path}: {raised[:1]}")
-        # Importing, the slowest part, is paid by the first; a busy machine may delay any of them.
+        # The first call includes imports, the slowest part; a busy machine may delay any call.
         late = [answer["reason"] for answer in answers if _LATE in answer["reason"]]
         require(len(late) < len(answers), f"{path}: {late[:1]}")
         bare = [answer["reason"] for answer in answers if not (answer["ok"] or answer["remedy"])]
         bare = [reason for reason in bare if _LATE not in reason]
-        require(not bare, f"{path} says no without a remedy: {bare[:1]}")
+        require(not bare, f"{path} gives no reason or remedy: {bare[:1]}")
 
 
 def check_purity(self: Any, probed: list[tuple[str, Step]]) -> None:
-    """Require the same answer each time, with nothing imported that is heavy, and nothing changed.
+    """Require the same answer each time, without heavy imports and side effects.
 
-    Why it matters: it is asked once, its answer is kept, and the probes of all plugins may run in
-    the process that forks others: importing a library there is slow, and may make a device context.
+    Why it matters: the answer is cached, and probes may run in a process that forks others, where
+    importing a library is slow and may create a device context.
 
-    To do: let it depend on the machine and the environment only. Use importlib.util.find_spec and
-    importlib.metadata.version, and leave global state alone.
+    To do: make it depend only on the machine and the environment. Use importlib.util.find_spec and
+    importlib.metadata.version, and do not change global state.
     """
     for path, step in probed:
         answers = [each for each in _answers(path, step) if _LATE not in each["reason"]]
         kept = sorted({f"{answer['ok']}: {answer['reason']}" for answer in answers})
-        require(len(kept) <= 1, f"{path} gave different answers when asked again:\n{bullets(kept)}")
+        require(len(kept) <= 1, f"{path} gave different answers:\n{bullets(kept)}")
         require(not step["heavy"], f"{path} imports {', '.join(step['heavy'])}")
-        require_unchanged(f"asking {path}", step)
+        require_unchanged(f"calling {path}", step)
 
 
 def _answers(path: str, step: Step) -> list[dict[str, Any]]:
-    require(not step["error"], f"asking {path} ended the process:\n{step['error']}")
+    require(not step["error"], f"calling {path} ended the process:\n{step['error']}")
     answers: list[dict[str, Any]] = step["answer"]
     return answers
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCase:
-    """What the cases of all records have in common.
+    """Base class of the cases of records.
 
     Parameters
     ----------
     record : Record or str
-        What the plugin registers, or the path of the factory.
+        The record that the plugin registers, or the path of the factory.
     plugin : str, optional
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
@@ -309,7 +309,7 @@ class RecordCase:
 
     @property
     def factory(self) -> str:
-        """Where the code is: ``"package.module:Name"``."""
+        """Path of the factory: ``"package.module:Name"``."""
         return self.record if isinstance(self.record, str) else self.record.factory
 
 
@@ -317,14 +317,14 @@ class RecordCase:
 
 
 class Conformance:
-    """What the suites for plugins and for records of any kind have in common."""
+    """Base class of the suites for plugins and for records."""
 
     case_type: ClassVar[type]
-    """What the fixture ``case`` returns."""
+    """Type of the fixture ``case``."""
 
     @pytest.fixture(autouse=True)
     def _process_is_restored(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Undo what a plugin's code does to this process, so that other tests see only theirs."""
+        """Restore process state that a plugin's code has changed."""
         _advice[:] = (inspect.getdoc(request.function) or "").split("\n\n")[1:]
         environment, path = dict(os.environ), list(sys.path)
         yield
@@ -334,7 +334,7 @@ class Conformance:
 
     @pytest.fixture
     def case(self, request: pytest.FixtureRequest) -> Any:
-        """Return what is to be checked; the author's class has another one in its place."""
+        """Return the case; the author's class overrides this fixture."""
         self._refuse(request, "none")
 
     @pytest.fixture
@@ -347,8 +347,8 @@ class Conformance:
     def _refuse(self, request: pytest.FixtureRequest, found: str) -> NoReturn:
         wanted = self.case_type.__name__
         fail(
-            f"{request.cls.__name__} has no fixture 'case' that returns a {wanted}, but {found}",
-            "why it matters: the suite does not know what to check",
+            f"{request.cls.__name__} needs a fixture 'case' that returns a {wanted}; found {found}",
+            "why it matters: the case is what the suite checks",
             f"to do: define a fixture in the class: def case(self): return {wanted}(…)",
         )
 
@@ -360,15 +360,15 @@ class RecordConformance(Conformance):
     """The kind of the records."""
 
     def arguments(self, given: Any) -> tuple[Any, ...]:
-        """Return what the host makes the factory's object with."""
+        """Return the arguments with which the host calls the factory."""
         return ()
 
     def libraries(self, given: Any) -> tuple[str, ...]:
-        """Return modules that neither plugin nor probe may import, besides the heavy ones."""
+        """Return further modules that neither plugin nor probe may import."""
         return ()
 
     def require_available(self, given: Any, request: pytest.FixtureRequest) -> None:
-        """Skip the test if the record's probe says that its code cannot be used here."""
+        """Skip the test if the record is unavailable here, according to its probe."""
         record = given.record
         if isinstance(record, str) or record.probe is None:
             return
@@ -378,7 +378,7 @@ class RecordConformance(Conformance):
 
     @pytest.fixture
     def records(self, given: Any) -> list[Record]:
-        """Return the record, or skip the test where there is none."""
+        """Return the record; skip the test if there is none."""
         return [record_of(given)]
 
     @pytest.fixture
@@ -388,13 +388,13 @@ class RecordConformance(Conformance):
 
     @pytest.fixture
     def made(self, given: Any, request: pytest.FixtureRequest) -> Any:
-        """Return a new object of the factory; skip the test if there is none here."""
+        """Return a new object of the factory; skip the test if it is unavailable here."""
         self.require_available(given, request)
         return construct(given, *self.arguments(given))
 
     @pytest.fixture
     def looked(self, request: pytest.FixtureRequest, given: Any) -> dict[str, tuple[str, Step]]:
-        """Return what a fresh interpreter found out about plugin and probe."""
+        """Return the report of a fresh interpreter about plugin and probe."""
         plugin = given.plugin or given.factory.partition(":")[0].partition(".")[0]
         names = {"plugin": plugin, "probe": getattr(given.record, "probe", None)}
         libraries = self.libraries(given)
@@ -408,16 +408,16 @@ class RecordConformance(Conformance):
 
     @pytest.fixture
     def imported(self, looked: dict[str, tuple[str, Step]]) -> tuple[str, Step]:
-        """Return the plugin's module, and what importing it did."""
+        """Return the plugin's module and the report of importing it."""
         return looked["plugin"]
 
     @pytest.fixture
     def probed(
         self, records: list[Record], looked: dict[str, tuple[str, Step]]
     ) -> list[tuple[str, Step]]:
-        """Return the probe, and what asking it did."""
+        """Return the probe and the report of calling it."""
         if "probe" not in looked:
-            pytest.skip("the record has no probe: it counts as available everywhere")
+            pytest.skip("the record has no probe: it is always available")
         return [looked["probe"]]
 
     test_the_record_says_what_it_is = check_summaries
@@ -429,12 +429,12 @@ class RecordConformance(Conformance):
     def test_the_factory_takes_what_it_is_given(
         self, given: Any, request: pytest.FixtureRequest
     ) -> None:
-        """The host constructs it itself: a key builder with the definition, all others bare.
+        """The factory can be called: a key builder with the definition, others without arguments.
 
-        Why it matters: what the host cannot construct, nobody can use.
+        Why it matters: the host calls it in this way.
 
-        To do: give __init__ no further required parameters, and let it neither look for tools nor
-        start anything: that is for the probe, and for the first use.
+        To do: give __init__ no further required parameters. It must not search for tools or start
+        anything; the probe and the first use do that.
         """
         load_factory(given)
         self.require_available(given, request)
@@ -442,37 +442,37 @@ class RecordConformance(Conformance):
 
 
 def check_name_and_version(self: Any, given: Any, made: Any) -> None:
-    """Require both, and that the name is the record's.
+    """Require a name and a version, and that the name is that of the record.
 
-    Why it matters: both go into every trace, where results of different ones are not comparable; a
-    trace with another name than the record's names something that nobody can find.
+    Why it matters: traces record both, and results with different ones are not comparable; a name
+    that differs from the record's cannot be looked up.
 
-    To do: use one name, set it and a version on the class, and raise the version when results may
-    change.
+    To do: set the record's name and a version on the class, and increase the version when results
+    may change.
     """
     require(
         made.name and made.version, f"its name is {made.name!r} and its version {made.version!r}"
     )
     name = getattr(given.record, "name", made.name)
-    require(made.name == name, f"its name is {made.name!r}, and the record's {name!r}")
+    require(made.name == name, f"its name is {made.name!r}, but the record's is {name!r}")
 
 
 def record_of(case: Any) -> Any:
-    """Return the record of a case, or skip the test where it has none."""
+    """Return the record of a case; skip the test if it has none."""
     if isinstance(case.record, str):
-        pytest.skip("the case names a factory, not a record")
+        pytest.skip("the case has a factory, not a record")
     return case.record
 
 
 def load_factory(case: Any) -> Any:
-    """Return the object that the record names, or skip the test where it cannot be imported."""
+    """Return the record's factory; skip the test if it cannot be imported."""
     path = case.factory
     with needed(f"importing {path}", "test_the_factory_is_of_the_right_type"):
         return import_string(path)
 
 
 def construct(case: Any, *arguments: Any) -> Any:
-    """Return what the factory makes, or skip the test where it raises."""
+    """Return the result of the factory; skip the test if it raises."""
     factory = load_factory(case)
     with needed("the factory", "test_the_factory_takes_what_it_is_given"):
         return factory(*arguments)

@@ -1,4 +1,4 @@
-"""What cases are made of where the author gives nothing: a definition, workloads, the reference."""
+"""Defaults for cases: a sample definition, workloads, and running the reference."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def make_solution(
     name: str = "sample_solution",
     **spec: Any,
 ) -> Solution:
-    """Make a solution of `definition`.
+    """Return a solution of `definition`.
 
     Parameters
     ----------
     definition : Definition
-        What it computes.
+        Its definition.
     sources : mapping of str to str
         Content of each file.
     entry_point : str
@@ -81,12 +81,12 @@ def default_workload(definition: Definition) -> Workload:
     Parameters
     ----------
     definition : Definition
-        One without constraints.
+        A definition without constraints.
 
     Raises
     ------
     ValueError
-        If it has constraints, which a size that is made up might break.
+        If it has constraints, which default sizes might violate.
     """
     from flashinfer_bench.tensors import to_python_type
 
@@ -106,14 +106,14 @@ def default_workload(definition: Definition) -> Workload:
 
 
 def run_reference(definition: Definition, inputs: Sequence[Any]) -> list[Any]:
-    """Call the reference of a definition, which the author trusts, in this process.
+    """Run the trusted reference of a definition in this process.
 
     Parameters
     ----------
     definition : Definition
-        What is to be computed.
+        The definition.
     inputs : sequence
-        In declaration order.
+        The inputs in declaration order.
 
     Returns
     -------

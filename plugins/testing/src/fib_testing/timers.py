@@ -34,17 +34,17 @@ _SEE_CALL = "test_one_call_gives_a_latency_and_its_result"
 
 @dataclass(frozen=True, kw_only=True)
 class TimerCase(RecordCase):
-    """A timing backend, and work of a known length for it.
+    """A timing backend, and work of a known duration.
 
     Parameters
     ----------
     record : TimerSpec or str
-        What the plugin registers, or the path of the factory.
+        The record that the plugin registers, or the path of the factory.
     device : str
-        Where it measures.
+        The device on which it measures.
     work : callable, optional
-        Keeps the device busy for at least the given milliseconds when it is called, and not for
-        many times as long. Default: sleeps, which a timer of device activity does not see.
+        Keeps the device busy for at least the given milliseconds, and not many times longer.
+        Default: sleeps, which timers of device activity do not measure.
     plugin : str, optional
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
@@ -61,7 +61,7 @@ class TimerCase(RecordCase):
 
 
 class TimerKit:
-    """A case and a new timer; each measurement skips the test that is none of its business."""
+    """A case and a new timer; failed measurements skip tests that are about something else."""
 
     def __init__(self, case: TimerCase, timer: Any) -> None:
         self.case = case
@@ -69,7 +69,7 @@ class TimerKit:
         self.repeats = bool(getattr(timer, "repeats", False))
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> float:
-        """Return the latency of one call; skip the test if that goes wrong."""
+        """Return the latency of one call; skip the test if that fails."""
         with needed("time_call", _SEE_CALL):
             found: Any = self.timer.time_call(function, arguments, device=self.case.device)
         if not _is_timed_call(found):
@@ -78,7 +78,7 @@ class TimerKit:
         return latency
 
     def call_work(self, milliseconds: float) -> float:
-        """Return the latency of work of a known length."""
+        """Return the latency of work of a known duration."""
         return self.call(lambda: self.case.run(milliseconds))
 
     def raise_in_call(self, error: Exception) -> None:
@@ -91,7 +91,7 @@ class TimerKit:
 
 
 class TimerConformance(RecordConformance):
-    """All that a timing backend must keep to.
+    """The contract of timing backends.
 
     Subclass it in a test module, and give it a fixture ``case`` that returns a `TimerCase`.
     """
@@ -101,30 +101,30 @@ class TimerConformance(RecordConformance):
 
     @pytest.fixture
     def kit(self, given: TimerCase, made: Any) -> TimerKit:
-        """Give the case and a new timer; skip the test if there is none here."""
+        """Return the kit of the case; skip the test if the timer is unavailable here."""
         return TimerKit(given, made)
 
     test_it_has_name_and_version = check_name_and_version
 
     def test_the_record_names_the_device(self, given: TimerCase) -> None:
-        """The record is for the device that the case measures on.
+        """The record has the device of the case.
 
-        Why it matters: timers are chosen by the record.
+        Why it matters: timers are chosen by their records.
 
-        To do: name the device in the record's devices.
+        To do: add the device to the record's devices.
         """
         device, devices = given.device.partition(":")[0], record_of(given).devices
         require(
             device in devices,
-            f"the record is for {', '.join(devices)}, and the case measures on {device!r}",
+            f"the record is for {', '.join(devices)}, but the case measures on {device!r}",
         )
 
     def test_the_record_says_what_the_timer_is_like(self, kit: TimerKit) -> None:
-        """Repeated calls, caches and the resolution are the same in both.
+        """Record and class agree about repeated calls, caches and the resolution.
 
-        Why it matters: timers are chosen, and refused, by the record, before they are imported.
+        Why it matters: timers are chosen and rejected by their records, before they are imported.
 
-        To do: set it to the same on the class and in the TimerSpec.
+        To do: set the same values on the class and in the TimerSpec.
         """
         record = record_of(kit.case)
         for name in ("repeats", "caches", "resolution_ms"):
@@ -132,17 +132,16 @@ class TimerConformance(RecordConformance):
             true = getattr(kit.timer, name, told)
             require(
                 told == true or (name == "resolution_ms" and None in (told, true)),
-                f"{name} is {told!r} in the record, and {true!r} of the timer",
+                f"{name} is {told!r} in the record, but {true!r} in the timer",
             )
 
     def test_one_call_gives_a_latency_and_its_result(self, kit: TimerKit) -> None:
-        """``time_call`` returns milliseconds, and the very object that the function returned.
+        """``time_call`` returns milliseconds and the object that the function returned.
 
-        Why it matters: the judge checks the outputs of timed calls, so it needs both; a correct
-        solution would fail that check.
+        Why it matters: the judge checks the outputs of timed calls; a correct solution would fail.
 
-        To do: return (milliseconds, result): a finite float that is not below zero, and what the
-        function returned as it is. Raise TimingError only where a measurement makes no sense.
+        To do: return (milliseconds, result): a finite float that is not negative, and the object
+        that the function returned. Raise TimingError only if a measurement is invalid.
         """
         result = object()
         with must_work("timing one call of a function that works"):
@@ -150,15 +149,15 @@ class TimerConformance(RecordConformance):
         require(_is_timed_call(found), f"time_call returned {found!r}")
         require(
             found[1] is result,
-            f"a function returned {result!r}, and time_call {found[1]!r} as its result",
+            f"a function returned {result!r}, but time_call returned {found[1]!r} as its result",
         )
 
     def test_one_call_is_in_milliseconds(self, kit: TimerKit) -> None:
-        """Work of a known length has about that latency.
+        """Work of a known duration has about that latency.
 
-        Why it matters: latencies are milliseconds everywhere.
+        Why it matters: all latencies are in milliseconds.
 
-        To do: convert: seconds times 1e3, microseconds by 1e3, nanoseconds by 1e6.
+        To do: multiply seconds by 1e3; divide microseconds by 1e3 and nanoseconds by 1e6.
         """
         found = kit.call_work(LONG_MS)
         require(
@@ -180,12 +179,12 @@ class TimerConformance(RecordConformance):
         )
 
     def test_one_call_is_one_call(self, kit: TimerKit) -> None:
-        """The function is called once, with the arguments given; more often only if it says so.
+        """The function is called once with the given arguments, unless the timer has `repeats`.
 
         Why it matters: a second call with the same values can be answered from memory.
 
-        To do: call function(*arguments), once and with no warm-up; or set repeats=True on the class
-        and in the record, so that only trusted solutions are timed so.
+        To do: call function(*arguments) once, without warm-up; or set repeats=True on the class
+        and in the record, so that it times only trusted solutions.
         """
         calls: list[Any] = []
         for given in ((), (1, "two"), (None,)):
@@ -198,11 +197,11 @@ class TimerConformance(RecordConformance):
             )
 
     def test_one_call_is_over_when_it_returns(self, kit: TimerKit) -> None:
-        """It waits for the device, and so takes as long as it says.
+        """``time_call`` waits for the device, so it takes at least the measured time.
 
-        Why it matters: outputs are looked at next, and more may be written into them.
+        Why it matters: outputs are checked next, while they may still be written to.
 
-        To do: wait for the function, and for everything on the device, before returning.
+        To do: wait for the function and for all work on the device before returning.
         """
         ended: list[int] = []
 
@@ -216,28 +215,28 @@ class TimerConformance(RecordConformance):
         passed = (time.perf_counter() - begun) * 1e3
         require(
             bool(ended) and passed >= 0.5 * LONG_MS and found <= 2 * passed,
-            f"time_call returned after {passed:g} ms, and told {found:g}, for {LONG_MS:g} ms of "
-            f"work that {'had' if ended else 'had not'} come to its end",
+            f"time_call returned after {passed:g} ms and measured {found:g} for {LONG_MS:g} ms of "
+            f"work that {'had' if ended else 'had not'} ended",
         )
 
     def test_what_one_call_raises_goes_on(self, kit: TimerKit) -> None:
-        """The function's own exception comes through.
+        """Exceptions of the function reach the caller.
 
-        Why it matters: the judge tells a solution's error from one of the timer by it.
+        Why it matters: the judge distinguishes errors of solutions from those of timers.
 
-        To do: catch nothing that comes from the function.
+        To do: do not catch exceptions of the function.
         """
         kit.call_work(SHORT_MS)
-        error = RuntimeError("the solution's own")
+        error = RuntimeError("raised by the solution")
         found = raised_by(lambda: kit.raise_in_call(error))
-        require(found is error, f"a function raised {error!r}, and time_call {found!r}")
+        require(found is error, f"a function raised {error!r}, but time_call raised {found!r}")
 
     def test_one_call_leaves_the_garbage_collector_as_it_was(self, kit: TimerKit) -> None:
-        """Also where the function raises.
+        """The garbage collector is enabled or disabled as before, even if the function raises.
 
-        Why it matters: the process decides when to collect, from one call to the next.
+        Why it matters: the process controls garbage collection between calls.
 
-        To do: leave it alone, or restore it in a finally block.
+        To do: do not change it, or restore it in a finally block.
         """
         before, after = gc.isenabled(), []
         runs = (lambda: kit.call_work(SHORT_MS), lambda: kit.raise_in_call(RuntimeError()))
@@ -251,21 +250,21 @@ class TimerConformance(RecordConformance):
             gc.enable() if before else gc.disable()
         require(
             after == [True, True, False, False],
-            f"collecting was on, on, off, off before calls; afterwards it was {after}",
+            f"garbage collection was on, on, off, off before calls, and {after} afterwards",
         )
 
     def test_the_clock_of_one_call_was_looked_up_before(
         self, kit: TimerKit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A solution that replaces the functions of `time` does not change a latency.
+        """A solution that replaces the functions of `time` does not affect latencies.
 
-        Why it matters: any solution could choose its own latency.
+        Why it matters: otherwise a solution could choose its latency.
 
-        To do: look up every clock function in __init__, which runs before the solution is imported,
-        and keep it on the object.
+        To do: look up clock functions in __init__, which runs before the solution is imported, and
+        store them on the object.
         """
         if kit.case.work is not None:
-            pytest.skip("the case brings its own work, which may need the functions of `time`")
+            pytest.skip("the case has its own work, which may need the functions of `time`")
         sleep, usual = time.sleep, min(kit.call_work(LONG_MS) for _ in range(3))
         with monkeypatch.context() as patch:
             for name in _CLOCKS:
@@ -278,12 +277,12 @@ class TimerConformance(RecordConformance):
         )
 
     def test_notes_are_short_and_told_once(self, kit: TimerKit) -> None:
-        """``take_notes`` returns a list of short texts, and forgets them.
+        """``take_notes`` returns a list of short texts once.
 
-        Why it matters: what is longer cannot be stored with the latencies, and a remark on one
-        workload would stand with all that follow.
+        Why it matters: longer texts cannot be stored with the latencies, and a note about one
+        workload would be repeated for later ones.
 
-        To do: return at most 16 texts of at most 256 characters, and forget what has been noted.
+        To do: return at most 16 texts of at most 256 characters, and discard them.
         """
         kit.call_work(SHORT_MS)
         taken: Any = kit.timer.take_notes()
@@ -296,7 +295,7 @@ class TimerConformance(RecordConformance):
         )
         require(
             again == [],
-            f"asked again with nothing measured in between, take_notes returned {again!r}",
+            f"called again without a measurement in between, take_notes returned {again!r}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Timers of CUDA devices, and the command that checks what timers can do."""
+"""Timers for CUDA devices, and the command that checks timers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flashinfer_bench.plugins import CommandSpec, TimerSpec, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Of cudaEventElapsedTime, as the runtime's manual has it.
+# Resolution of cudaEventElapsedTime, according to the CUDA runtime manual.
 _EVENT_RESOLUTION_MS = 5e-4
 
 
@@ -37,7 +37,7 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         "3 us); 1 to 5 us remain where the device's clock is too coarse to tell",
         summary="A pair of CUDA events around each call",
     )
-    # The next two are for trusted solutions, and are taken only where they are asked for.
+    # The next two are for trusted solutions, and are used only on request.
     yield TimerSpec(
         name="cuda_graph",
         devices=("cuda",),
@@ -66,7 +66,7 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         devices=("cuda",),
         factory="fib_timing_cuda.cupti:CuptiTimer",
         probe="fib_timing_cuda.probes:cupti",
-        priority=30,  # below events: for kernels that are shorter than these can tell
+        priority=30,  # below events: for kernels too short for events
         resolution_ms=1e-6,
         overhead="launches and gaps before the first activity and after the last are excluded",
         summary="From the start of a call's first kernel or copy to the end of its last",

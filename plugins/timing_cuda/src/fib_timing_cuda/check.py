@@ -1,8 +1,8 @@
-"""What timers can do on this machine: resolution, overhead, agreement, and noise.
+"""Measure what timers can do on this machine: resolution, overhead, agreement, and noise.
 
-Known lengths are held against the lower quartile of the samples: an interruption only ever makes
-work of a known length longer. Noise is an A/A test: the same work measured twice, one call of the
-one and one of the other in turn, so that whatever makes their medians differ is noise.
+Known lengths are compared with the lower quartile of the samples, because interruptions only ever
+make work of a known length longer. Noise is measured by an A/A test: the same work is measured as
+two interleaved series, so any difference between their medians is noise.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from fib_timing_cuda.known_work import KnownWork
 
 LENGTHS_US = (10.0, 100.0, 1000.0)
-"""What is measured: work of so many microseconds."""
+"""Lengths of the measured work, in microseconds."""
 
 TOLERANCE = 0.05
 """Timers disagree if they differ by more than this share of a known length."""
 
 _SETTLING = 5
-_CALLS, _FEW_CALLS = 30, 5  # the latter for timers that call the function many times by themselves
+_CALLS, _FEW_CALLS = 30, 5  # the latter for timers that make many calls per sample
 _A_A_TESTS, _A_A_CALLS = 8, 15
-_MAD_TO_SIGMA = 1.4826  # of a normal distribution
+_MAD_TO_SIGMA = 1.4826  # for a normal distribution
 
 
 @dataclass(frozen=True)
 class KnownLength:
-    """What a timer makes of work of a known length.
+    """A timer's result for work of a known length.
 
     Attributes
     ----------
@@ -50,21 +50,21 @@ class KnownLength:
 
     @property
     def deviation(self) -> float:
-        """By which share of its length it is taken for longer."""
+        """Relative excess of the measured length over the known length."""
         return self.found_us / self.length_us - 1.0
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What an A/A test has given.
+    """Result of an A/A test.
 
     Attributes
     ----------
     spread : float
         Median absolute deviation from the median, times 1.4826, as a share of the median.
     typical, worst : float
-        Difference between two medians over the same work, as a share: the median of all tests, and
-        the largest.
+        Relative difference between two medians over the same work: the median of all tests, and the
+        maximum.
     """
 
     spread: float
@@ -74,26 +74,26 @@ class Noise:
 
 @dataclass(frozen=True)
 class TimerReport:
-    """What one timer can do on this machine.
+    """Capabilities of one timer on this machine.
 
     Attributes
     ----------
     name, version : str
-        Of the timer.
+        Name and version of the timer.
     overhead_us : float
-        Median over calls of nothing: what a latency has on top.
+        Median over empty calls: the amount included in each latency.
     removed_us : float
-        What the timer takes out of each sample by itself.
+        The amount that the timer subtracts from each sample.
     resolution_us : float, optional
-        Smallest difference that was seen between two samples; None if all were the same.
+        Smallest observed difference between two samples; None if all were equal.
     lengths : tuple of KnownLength
-        What it makes of work of known lengths.
+        Results for work of known lengths.
     noise : Noise, optional
-        What it makes of the same work, again and again.
+        Result for repeated identical work.
     notes : tuple of str
         Remarks of the timer.
     error : str, optional
-        Why it could not be checked; all numbers are 0 then.
+        Why it could not be checked; all numbers are 0 in this case.
     """
 
     name: str
@@ -109,16 +109,16 @@ class TimerReport:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Two clocks that tell different lengths of the same work.
+    """Two clocks that report different lengths for the same work.
 
     Attributes
     ----------
     first, second : str
         Two timers, or a timer and the known length (``device clock``).
     length_us : float
-        Of the work.
+        Length of the work.
     share : float
-        By which share of it they differ.
+        The difference as a share of the length.
     """
 
     first: str
@@ -128,21 +128,21 @@ class Disagreement:
 
 
 DEVICE_CLOCK = "device clock"
-"""What stands for the known length among the names of timers."""
+"""Name of the known length among the names of timers."""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What the timers of one device can do.
+    """Capabilities of the timers for one device.
 
     Attributes
     ----------
     device : str
         The device.
     timers : tuple of TimerReport
-        One for each.
+        One report per timer.
     disagreements : tuple of Disagreement
-        Where they differ by more than `TOLERANCE`.
+        Differences larger than `TOLERANCE`.
     """
 
     device: str
@@ -151,7 +151,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether all timers could be checked, and agree."""
+        """Whether all timers could be checked and agree."""
         return not self.disagreements and all(timer.error is None for timer in self.timers)
 
 
@@ -163,25 +163,25 @@ def check_timers(
     alive: Callable[[], object] = lambda: None,
     on_progress: Callable[[str], object] = lambda name: None,
 ) -> CheckReport:
-    """Check timers, one after the other, and compare what they tell.
+    """Check timers one after the other, and compare their results.
 
     Parameters
     ----------
     timers : iterable of Timer
-        What to check.
+        The timers to check.
     device : str
-        Where.
+        The device.
     work : KnownWork
-        With what.
+        The work to measure.
     alive : callable
-        Raises if the device does not answer any more; asked when a timer fails.
+        Raises if the device no longer responds; called when a timer fails.
     on_progress : callable
-        Told the name of each timer before it is checked.
+        Called with the name of each timer before it is checked.
 
     Raises
     ------
     TimingError
-        If the device has gone.
+        If the device no longer responds.
     """
     reports = []
     for timer in timers:
@@ -195,12 +195,12 @@ def check_timers(
 
 
 def check_timer(timer: Timer, device: str, work: KnownWork) -> TimerReport:
-    """Measure what one timer can do; see `TimerReport`.
+    """Measure the capabilities of one timer; see `TimerReport`.
 
     Raises
     ------
     TimingError
-        As the timer does.
+        Raised by the timer.
     """
     count = _FEW_CALLS if timer.repeats else _CALLS
 
@@ -226,9 +226,9 @@ def check_timer(timer: Timer, device: str, work: KnownWork) -> TimerReport:
 
 
 def smallest_difference(samples: Sequence[float]) -> Optional[float]:
-    """Return the smallest difference between two values that differ; None if none do.
+    """Return the smallest difference between two distinct values; None if there is none.
 
-    Differences below a billionth of the largest value are those of floating point numbers.
+    Differences below a billionth of the largest value are rounding errors, and are ignored.
     """
     values = sorted(samples)
     least = values[-1] * 1e-9
@@ -239,15 +239,15 @@ def smallest_difference(samples: Sequence[float]) -> Optional[float]:
 def disagreements(reports: Sequence[TimerReport], grain_us: float = 0.0) -> list[Disagreement]:
     """Compare timers with known lengths and with one another.
 
-    A length is left out if its grain is more than `TOLERANCE` of it, and for timers of which the
-    overhead is: it shows how much too long short work seems, and that is no disagreement.
+    A length is skipped if its grain exceeds `TOLERANCE` of it, and for timers whose overhead does:
+    the overhead explains why short work seems longer, so that is not a disagreement.
 
     Parameters
     ----------
     reports : sequence of TimerReport
-        What each timer tells.
+        Results of each timer.
     grain_us : float
-        How exactly the lengths are known, in microseconds.
+        Uncertainty of the lengths, in microseconds.
     """
     found = []
     for place, length in enumerate(LENGTHS_US):
@@ -294,7 +294,7 @@ def _interleaved(
 
 
 def _nothing() -> None:
-    """Do nothing: what a timer makes of it is its overhead."""
+    """Do nothing: the timed result is the timer's overhead."""
 
 
 def _require_alive(
@@ -302,7 +302,7 @@ def _require_alive(
 ) -> None:
     try:
         alive()
-    except Exception as gone:  # noqa: BLE001 - of the driver, by way of torch
+    except Exception as gone:  # noqa: BLE001 - driver errors, raised through torch
         raise TimingError(
             f"{device} stopped responding while timer {timer.name!r} was checked: "
             f"{_in_a_line(gone)}; the timer says: {_in_a_line(error)}",

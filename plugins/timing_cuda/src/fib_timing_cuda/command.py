@@ -1,4 +1,4 @@
-"""``fib timers``: which timing backends there are, and what they can do on this machine."""
+"""``fib timers``: list timers, and check what they can do on this machine."""
 
 # ruff: noqa: TC001 - typer reads the annotations at run time
 
@@ -42,7 +42,7 @@ def list_timers(as_json: AsJson = False) -> None:
     """List timers in the order of selection, and whether they can be used here."""
     from flashinfer_bench.plugins import default_catalog
 
-    # What a plugin or a probe prints is talk, and must not end up in the data.
+    # Output printed by plugins or probes must not end up in the data on stdout.
     with redirect_stdout(sys.stderr):
         catalog = default_catalog()
         rows = views.record_rows(catalog, "timer")
@@ -120,7 +120,7 @@ def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
     usable = [entry for entry in _for_device(catalog, device) if entry.availability()]
     chosen = [catalog.timers.for_device(device, name) for name in names] or usable
     if not chosen:
-        catalog.timers.for_device(device)  # raises, and says why
+        catalog.timers.for_device(device)  # raises with the reason
     timers = [entry.load_subclass(Timer)() for entry in chosen]  # type: ignore[type-abstract]
     with device_lock(device):
         return check_timers(
@@ -138,7 +138,7 @@ def _for_device(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
 
 
 def _touch(device: str) -> None:
-    """Raise if the device does not answer."""
+    """Raise if the device does not respond."""
     if device != "cpu":
         import torch
 

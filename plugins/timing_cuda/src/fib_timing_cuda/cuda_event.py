@@ -1,4 +1,4 @@
-"""A pair of CUDA events around each call, and a look at what goes on after the second."""
+"""Timer with a pair of CUDA events around each call, and a check for work after the second."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flashinfer_bench.errors import TimingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FIRST_US = 200.0  # that enqueuing is expected to take, before it has been seen
-_MARGIN = 1.25  # it does not always take the same time
-# Between the end of a stream and that of the context lie about 1.5 µs if nothing else goes on.
+_FIRST_US = 200.0  # initial estimate of the time to enqueue a call
+_MARGIN = 1.25  # allows for variation
+# The end of a stream and that of the context are about 1.5 µs apart if nothing else runs.
 _NOTICEABLE_REST_MS = 0.004
-# An idle device is synchronised in 6 µs, and nearly always in 20; with a tool that records what the
-# process does, in 30, and nearly always in 100.
+# Synchronising an idle device takes 6 µs, and nearly always less than 20; with a tool that records
+# the process, 30 and nearly always less than 100.
 _NOTICEABLE_TAIL_S = 50e-6
 _LONG_SYNCHRONISING_S = 250e-6
 
@@ -31,7 +31,7 @@ _NOT_REMOVED = "the cost of a pair of events could not be measured here: it is i
 
 
 class EventTimer(Timer):
-    """What timers by pairs of events share; all functions are looked up when one is made."""
+    """Base class of timers with event pairs; all functions are looked up in the constructor."""
 
     resolution_ms = 5e-4
 
@@ -49,16 +49,16 @@ class EventTimer(Timer):
 
     @property
     def removed_ms(self) -> float:
-        """What is taken out of each sample on the last device, in milliseconds."""
+        """Amount subtracted from each sample on the last device, in milliseconds."""
         return self._cost.removed_ms
 
     def take_notes(self) -> list[str]:
-        """Return and forget the remarks; see `Timer.take_notes`."""
+        """Return and clear the remarks; see `Timer.take_notes`."""
         notes, self._notes = list(self._notes), {}
         return notes
 
     def _latency(self, sample: float) -> float:
-        """Return the latency of a call that took so long from one event to the other."""
+        """Return the latency for a time between two events."""
         if not self._cost.known:
             self._notes[_NOT_REMOVED] = None
         if not (math.isfinite(sample) and sample >= 0):
@@ -67,13 +67,13 @@ class EventTimer(Timer):
 
 
 class CudaEventTimer(EventTimer):
-    """Records an event before and after each call on the stream that is current before it.
+    """Records an event before and after each call, on the stream that is current before it.
 
-    The device is occupied while the call is enqueued, up to 1 ms, so that it does not wait for the
-    host. What a pair of events costs by itself is measured on each device before its first call,
-    and taken out. Work on other streams counts until it has finished: where the driver can tell, by
-    an event of the whole context, otherwise by how long the device cannot be synchronised after the
-    second event.
+    The device is kept busy while the call is enqueued, up to 1 ms, so that it does not wait for the
+    host. The cost of a pair of events is measured on each device before its first call, and
+    subtracted. Work on other streams counts until it has finished. If the driver supports it, this
+    is measured with an event of the whole context; otherwise by how long synchronising the device
+    takes after the second event.
     """
 
     name = "cuda_event"
@@ -89,7 +89,7 @@ class CudaEventTimer(EventTimer):
         self._enqueued_us = _FIRST_US
 
     def prepare(self, device: str) -> None:
-        """Measure what pairs of events cost on an idle device, as the first call does otherwise."""
+        """Measure the cost of event pairs on an idle device; otherwise the first call does so."""
         with self._on_device(device):
             self._cost.choose(device, self._stream(device), self._hold)
 
@@ -99,7 +99,7 @@ class CudaEventTimer(EventTimer):
         """Time one call; see `Timer.time_call`."""
         start, stop = self._event(enable_timing=True), self._event(enable_timing=True)
         with self._on_device(device):
-            # A call may make another stream the current one.
+            # A call may change the current stream.
             stream = self._stream(device)
             self._cost.choose(device, stream, self._hold)
             self._hold.enqueue(self._enqueued_us * _MARGIN, device, stream.cuda_stream)
@@ -117,7 +117,7 @@ class CudaEventTimer(EventTimer):
         return self._latency(sample), result
 
     def _see(self, enqueued_s: float) -> None:
-        """Learn from how long the call took to be enqueued."""
+        """Update the estimate with the time the call took to enqueue."""
         self._enqueued_us = min(enqueued_s * 1e6, LONGEST_US)
         if not self._hold.fills:
             self._notes[_NOT_FILLED] = None
@@ -137,7 +137,7 @@ class CudaEventTimer(EventTimer):
         return sample
 
     def _tail_s(self, device: str) -> float:
-        """Wait for the whole device; return how many seconds that took, 0 if it was idle."""
+        """Wait for the whole device; return the duration in seconds, 0 if it was idle."""
         begun = self._clock()
         told = self._everything.finish(device)
         finished = self._clock()

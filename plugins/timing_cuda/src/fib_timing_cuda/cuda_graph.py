@@ -1,4 +1,4 @@
-"""A call captured as a CUDA graph, and the time of its replay: no launch by the host is in it."""
+"""Timer that captures a call as a CUDA graph and times its replay, excluding host launches."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from flashinfer_bench.errors import TimingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ENQUEUED_US = 100.0  # two events and a graph, generously
+_ENQUEUED_US = 100.0  # generous estimate for two events and a graph
 _EMPTY = "nothing was captured: the call launched no work on the current stream"
 _NOT_FILLED = "the device could not be filled while the graph was enqueued"
-_HINT = "use --timer cuda_event, which calls a solution as it is"
-# Each makes or deletes something that capturing does not allow, or waits for the device.
+_HINT = "use --timer cuda_event, which calls a solution directly"
+# Each creates or deletes something that capture does not allow, or waits for the device.
 _CAUSES = "it may wait for the device, copy to or from it, or use its own stream"
 
 
 class CudaGraphTimer(EventTimer):
-    """Captures the call, and records an event before and after the graph's only replay.
+    """Captures the call, and records an event before and after the single replay of the graph.
 
-    The function runs once, on the host; what it launches runs once, in the replay, whose outputs
-    are the result. What it does to the device in ways that no graph holds is not in the latency,
-    nor is what a pair of events costs by itself; the start of the graph is.
+    The function runs once, on the host; its launches run once, in the replay, whose outputs are the
+    result. Effects on the device that a graph does not record are not part of the latency, nor is
+    the cost of a pair of events; the start of the graph is.
     """
 
     name = "cuda_graph"
@@ -53,13 +53,13 @@ class CudaGraphTimer(EventTimer):
         with self._on_device(device):
             graph, result = self._capture(function, arguments, device)
             sample = self._replay(graph, device)
-        self._last = graph  # outputs are in its memory; the one before is deleted
+        self._last = graph  # keeps the memory of the outputs; frees the previous graph
         return self._latency(sample), result
 
     def _capture(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], device: str
     ) -> tuple[Any, Any]:
-        """Return the graph, and what the function returned."""
+        """Return the graph, and the result of the function."""
         if device not in self._streams:
             self._streams[device] = self._new_stream(device)
         self._synchronize()
@@ -68,7 +68,7 @@ class CudaGraphTimer(EventTimer):
             graph.capture_begin()
             try:
                 result = function(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever it is, capturing has to end first
+            except Exception as error:  # noqa: BLE001 - any error: the capture must end first
                 _abandon(graph, error)
             self._end(graph)
         return graph, result
@@ -82,7 +82,7 @@ class CudaGraphTimer(EventTimer):
             self._notes[_EMPTY] = None
 
     def _replay(self, graph: Any, device: str) -> float:
-        """Return the milliseconds of one replay."""
+        """Return the duration of one replay in milliseconds."""
         start, stop = self._event(enable_timing=True), self._event(enable_timing=True)
         stream = self._stream(device)
         self._cost.choose(device, stream, self._hold)
@@ -100,7 +100,7 @@ class CudaGraphTimer(EventTimer):
 
 
 def _end_of_capture(graph: Any) -> list[str]:
-    """End a capture; return what torch warns of, such as that the graph is empty."""
+    """End a capture; return torch's warnings, for example about an empty graph."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         graph.capture_end()
@@ -108,11 +108,11 @@ def _end_of_capture(graph: Any) -> list[str]:
 
 
 def _abandon(graph: Any, error: Exception) -> NoReturn:
-    """End a capture in which `error` was raised; raise it, or that the call cannot be captured."""
+    """End the capture in which `error` was raised, and raise it or a capture error."""
     try:
         _end_of_capture(graph)
     except RuntimeError:
-        # The capture had become invalid by then, which is most likely why the function raised.
+        # The capture had already become invalid, the most likely reason for the error.
         raise _not_captured(error) from error
     if "captur" in str(error).lower():
         raise _not_captured(error) from error

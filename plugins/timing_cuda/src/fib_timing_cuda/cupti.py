@@ -1,4 +1,4 @@
-"""Latencies from the device's own records of what it did."""
+"""Timer that computes latencies from the device's own activity records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-# What a device did for one call, and for how long: arithmetic on records of activity.
+# Activity records: which activities a device performed for one call, and how long they took.
 #
 # Times are in nanoseconds, on one clock for all streams and devices.
 
 
 _NS_PER_MS = 1e6
-# What core occupies the device with: its own kernel, or torch's where that cannot be had.
+# Kernels that core uses to occupy the device: its own, or torch's as a fallback.
 _HOLD = "hold"
 _SLEEP = "spin_kernel"
 
@@ -36,16 +36,16 @@ class Activity:
     what : str
         ``kernel``, ``memcpy`` or ``memset``.
     name : str
-        Name of the kernel; empty for the others.
+        Name of the kernel; empty for copies and fills.
     start, end : int
-        Nanoseconds; 0 where CUPTI does not know.
+        Nanoseconds; 0 if unknown to CUPTI.
     order : int
-        Correlation ID of the call that enqueued it: counts up over all of a process's calls. The
+        Correlation ID of the call that enqueued it; increases over all calls of a process. The
         kernels of a graph share one.
     device, stream : int
         Where it ran.
     graph : int
-        ID of the CUDA graph that it is a part of; 0 if it is none.
+        ID of its CUDA graph; 0 if none.
     """
 
     what: str
@@ -59,20 +59,20 @@ class Activity:
 
     @property
     def holds(self) -> bool:
-        """Whether it is what a timer occupies the device with, by its name."""
+        """Whether its name is that of a kernel with which timers occupy the device."""
         return self.what == "kernel" and (self.name == _HOLD or _SLEEP in self.name)
 
 
 @dataclass(frozen=True)
 class Span:
-    """From the first start to the last end.
+    """The interval from the first start to the last end.
 
     Attributes
     ----------
     start, end : int
         Nanoseconds.
     busy_ns : int
-        For how long of that at least one activity was running.
+        Time in which at least one activity was running.
     """
 
     start: int
@@ -86,31 +86,31 @@ class Span:
 
     @property
     def idle_share(self) -> float:
-        """Which part of it the device was idle, from 0 to 1."""
+        """Share of the interval in which the device was idle, from 0 to 1."""
         length = self.end - self.start
         return 1 - self.busy_ns / length if length else 0.0
 
 
 def split_at_hold(activities: Iterable[Activity]) -> tuple[int, list[Activity]]:
-    """Tell the activities of a call from the kernel that held the device before it.
+    """Separate the activities of a call from the kernel that held the device before it.
 
     Parameters
     ----------
     activities : iterable of Activity
-        All since the records were last discarded, in any order.
+        All activities since the records were last discarded, in any order.
 
     Returns
     -------
     released : int
-        When the device was let go, in nanoseconds.
+        When the device was released, in nanoseconds.
     others : list of Activity
-        What was enqueued after that kernel. A solution may have kernels of its name, too: the first
-        one is the timer's.
+        Activities enqueued after that kernel. A solution may also have kernels of this name: the
+        first one is the timer's.
 
     Raises
     ------
     TimingError
-        If that kernel is not among them.
+        If that kernel is missing.
     """
     ordered = sorted(activities, key=lambda activity: activity.order)
     for index, activity in enumerate(ordered):
@@ -124,15 +124,15 @@ def split_at_hold(activities: Iterable[Activity]) -> tuple[int, list[Activity]]:
 
 
 def span_of(activities: Sequence[Activity], *, not_before: int = 0) -> Optional[Span]:
-    """Return from when to when a device worked.
+    """Return the interval in which a device worked.
 
     Parameters
     ----------
     activities : sequence of Activity
-        What it did.
+        The activities of the device.
     not_before : int
-        Nanoseconds. A kernel may be stamped as started while it waits for room on a device that is
-        held; nothing counts before this.
+        Nanoseconds. A kernel may be recorded as started while it waits for space on a device that
+        is held; time before this limit does not count.
 
     Returns
     -------
@@ -154,7 +154,7 @@ def span_of(activities: Sequence[Activity], *, not_before: int = 0) -> Optional[
 
 
 def _covered(parts: Sequence[tuple[int, int]]) -> int:
-    """Return how much the union of intervals covers, which are sorted by their starts."""
+    """Return the length of the union of intervals that are sorted by start."""
     total = 0
     reached = parts[0][0]
     for start, end in parts:
@@ -164,34 +164,34 @@ def _covered(parts: Sequence[tuple[int, int]]) -> int:
 
 
 def _require_times(activity: Activity) -> None:
-    """Raise `TimingError` for a record whose times make no sense."""
+    """Raise `TimingError` for a record with invalid times."""
     if 0 < activity.start <= activity.end:
         return
     raise TimingError(
         f"CUPTI recorded {activity.what} {activity.name[:100]!r} from {activity.start} to "
-        f"{activity.end} ns, which makes no sense",
+        f"{activity.end} ns, which is invalid",
         hint="use --timer cuda_event",
     )
 
 
-# Having CUPTI record what this process does on its devices.
+# Recording the device activities of this process with CUPTI.
 #
-# Through NVIDIA's ``cupti-python``. Records come in buffers of its own, to a callback, in any
+# Uses NVIDIA's ``cupti-python``, which passes records to a callback in its own buffers, from any
 # thread.
 
 
 logger = logging.getLogger(__name__)
 
-# About 1000 kernels; CUPTI asks for another one when it is full. It does after each flush, too, in
-# the middle of a launch, and the larger it is the longer that takes: 0.35 ms for 8 MiB.
+# About 1000 kernels; CUPTI requests another buffer when one is full. It also does so after each
+# flush, during a launch, and larger buffers take longer: 0.35 ms for 8 MiB.
 _BUFFER_BYTES = 256 << 10
 _ANY_NUMBER = 0
-_COMPLETE = 0  # only buffers whose records are all complete
+_COMPLETE = 0  # only completed buffers
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: all of them
 _SEVERAL_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _INSUFFICIENT_PRIVILEGES = 35  # CUPTI_ERROR_INSUFFICIENT_PRIVILEGES
 
-# Of `cupti.ActivityKind`, with what they are called here.
+# Values of `cupti.ActivityKind`, with their names here.
 _KINDS = {
     "CONCURRENT_KERNEL": "kernel",
     "MEMCPY": "memcpy",
@@ -209,10 +209,10 @@ _OTHER_HINT = "check that cupti-python and libcupti match torch's CUDA, or use -
 
 
 class Recorder:
-    """Records kernels, copies and fills of all streams, from the first `start` to the end.
+    """Records kernels, copies and fills of all streams, from the first `start` on.
 
-    All functions are looked up when it is made, which touches no device. It is the only subscriber
-    from then on: no profiler can be started beside it.
+    All functions are looked up in the constructor, which does not touch a device. From `start` on
+    this is the only CUPTI subscriber: no profiler can be started at the same time.
     """
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class Recorder:
         self._subscriber: Any = None
 
     def start(self) -> None:
-        """Begin, unless that is done.
+        """Start recording, unless already started.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Recorder:
         """
         if self._subscriber is not None:
             return
-        # Another tool's records would stop, or come here, if both went on: only this call says so.
+        # Two tools would interfere with each other's records: only this call detects that.
         subscriber = self._try("subscribe to CUPTI", self._subscribe, _ignore, None)
         try:
             self._try("hand buffers to CUPTI", self._register, _new_buffer, self._take)
@@ -250,11 +250,11 @@ class Recorder:
             self._unsubscribe(subscriber)
             raise
         self._subscriber, self._keeping = subscriber, True
-        # Buffers that are handed over while the interpreter ends would find no callback.
+        # Buffers completed at interpreter shutdown would find no callback.
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End it; nothing happens if it has not been started."""
+        """Stop recording; does nothing if it has not been started."""
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is None:
             return
@@ -268,25 +268,25 @@ class Recorder:
             logger.debug("CUPTI could not be stopped: %s", error)
 
     def discard(self) -> None:
-        """Forget what has been recorded; keep what is recorded from now on, until it is collected.
+        """Drop all records so far, and keep those that follow until they are collected.
 
         Raises
         ------
         TimingError
-            If CUPTI does not hand over its buffers.
+            If CUPTI does not return its buffers.
         """
-        self._keeping = False  # reading a record takes longer than CUPTI takes to write it
+        self._keeping = False  # reading a record takes longer than writing one
         self._try("hand over records", self._flush, _COMPLETE)
         self._found.clear()
         self._keeping = True
 
     def collect(self) -> list[Activity]:
-        """Return what has been recorded since, by devices that have finished; forget it.
+        """Return and clear the records since, of devices that have finished.
 
         Raises
         ------
         TimingError
-            If CUPTI does not hand over its buffers.
+            If CUPTI does not return its buffers.
         """
         self._try("hand over records", self._flush, _COMPLETE)
         if not self._found:
@@ -296,15 +296,15 @@ class Recorder:
         return found
 
     def _try(self, what: str, function: Any, *arguments: Any) -> Any:
-        """Call a function of CUPTI."""
+        """Call a CUPTI function, and convert its errors."""
         try:
             return function(*arguments)
-        except (self._error, RuntimeError) as error:  # the latter where a library is not found
+        except (self._error, RuntimeError) as error:  # RuntimeError: library not found
             hint = _HINTS.get(getattr(error, "status", -1), _OTHER_HINT)
             raise TimingError(f"cannot {what}: {error}", hint=hint) from error
 
     def _take(self, records: Iterable[Any]) -> None:
-        """Keep what matters of a buffer, which is freed once its records are."""
+        """Keep the relevant parts of a buffer, which is freed together with its records."""
         if self._keeping:
             self._found.extend(
                 _read(record, self._kinds) for record in records if record.kind in self._kinds
@@ -312,18 +312,18 @@ class Recorder:
 
 
 def _ignore(*_: object) -> None:
-    """Be the callback of a subscriber who wants no calls."""
+    """Ignore all calls; the callback of a subscriber that needs none."""
 
 
 def _new_buffer() -> tuple[int, int]:
-    """Say how large a buffer is to be, in bytes, and how many records may be in it."""
+    """Return the size of a new buffer in bytes, and the maximum number of records in it."""
     return _BUFFER_BYTES, _ANY_NUMBER
 
 
 def _read(record: Any, kinds: dict[int, str]) -> Activity:
     what = kinds[record.kind]
     is_kernel = what == "kernel"
-    # A kernel that launches others is over when they are.
+    # A kernel that launches others ends when they end.
     end = max(record.end, record.completed) if is_kernel else record.end
     return Activity(
         what=what,
@@ -337,15 +337,15 @@ def _read(record: Any, kinds: dict[int, str]) -> Activity:
     )
 
 
-# From one event to the first activity, and from the last to the other event: 2.0 to 3.5 µs on an
-# H200, and 6.4 where a graph has to be started.
+# Time from one event to the first activity, plus from the last activity to the other event: 2.0 to
+# 3.5 µs on an H200, and 6.4 µs if a graph has to be started.
 _EVENTS_MS = 0.005
 _GRAPH_MS = 0.009
-# A call that leaves no record has the time of two events, unless it works elsewhere.
+# A call without records has the time of two events, unless it works elsewhere.
 _ELSEWHERE_MS = 1.0
 _NOTICEABLE_IDLENESS = 0.10
 
-# Without figures: a trace keeps each remark once, whatever the number of calls.
+# Without figures, because a trace stores each distinct remark once.
 _NOTHING = "no kernel, copy or fill was recorded: the latency is that of two events with no work"
 _UNSEEN = (
     "the time by CUDA events, being longer than from the first recorded activity to the last, is "
@@ -355,11 +355,11 @@ _IDLE = "the device was idle for over a tenth of the time from a call's first ac
 
 
 class CuptiTimer(Timer):
-    """Times from the start of a call's first activity to the end of its last, on all streams.
+    """Measures from the start of a call's first activity to the end of its last, on all streams.
 
-    The call is made by the timer of CUDA events, which holds the device while work is enqueued. Its
-    figure is an upper bound, so a call cannot be quicker by what CUPTI is kept from seeing: where
-    both differ by more than events ever take, that of the events is given.
+    The call is made by the CUDA event timer, which holds the device while work is enqueued. Its
+    result is an upper bound, so a call cannot appear faster by hiding work from CUPTI: if the two
+    differ by more than events can explain, the result of the events is used.
     """
 
     name = "cupti"
@@ -380,14 +380,14 @@ class CuptiTimer(Timer):
         """Time one call; see `Timer.time_call`."""
         self._recorder.start()
         self._events.prepare(device)
-        # What went on before is complete then, and cannot come with the records of this call.
+        # Completes earlier work, so that it cannot appear in the records of this call.
         self._synchronize(device)
         self._recorder.discard()
         by_events, result = self._events.time_call(function, arguments, device=device)
         return self._latency(self._recorder.collect(), by_events), result
 
     def take_notes(self) -> list[str]:
-        """Return and forget the remarks; see `Timer.take_notes`."""
+        """Return and clear the remarks; see `Timer.take_notes`."""
         notes, self._notes = [*self._events.take_notes(), *self._notes], {}
         return notes
 
@@ -397,7 +397,7 @@ class CuptiTimer(Timer):
         if span is None:
             return self._without_activity(by_events)
         starts_graph = min(others, key=lambda activity: activity.start).graph != 0
-        # Its own cost has been taken out of the time by events, as far as that is known.
+        # The event time excludes the events' own cost, as far as it is known.
         unseen = by_events + self._events.removed_ms - span.milliseconds
         if unseen > (_GRAPH_MS if starts_graph else _EVENTS_MS):
             self._notes[_UNSEEN] = None
@@ -407,7 +407,7 @@ class CuptiTimer(Timer):
         return max(span.milliseconds, LEAST_MS)
 
     def _without_activity(self, by_events: float) -> float:
-        """Return the latency of a call that has done nothing on the device."""
+        """Return the latency of a call without device activity."""
         if by_events > _ELSEWHERE_MS:
             raise TimingError(
                 "CUPTI has recorded no kernel, copy or fill of a call that took "

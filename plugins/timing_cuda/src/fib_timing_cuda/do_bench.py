@@ -1,4 +1,4 @@
-"""Triton's own way to time a function, for numbers that compare with those of its users."""
+"""Timer that uses Triton's do_bench, for results comparable with those of Triton's users."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flashinfer_bench.errors import TimingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Milliseconds that one sample takes beyond a few calls; each is a median of many calls by itself.
+# Milliseconds per sample, in addition to a few calls; each sample is a median of many calls.
 _WARMUP_MS, _REPEAT_MS = 5, 20
 
 
 class DoBenchTimer(Timer):
-    """Has `triton.testing.do_bench` call the function again and again, and takes its median.
+    """Calls the function many times with `triton.testing.do_bench`, and takes the median.
 
-    It empties the second-level cache before each call, leaves launches by the host in the latency,
-    and does not see work on other streams. All calls get the same values at the same addresses.
+    do_bench flushes the L2 cache before each call, includes host launches in the latency, and does
+    not see work on other streams. All calls get the same values at the same addresses.
     """
 
     name = "do_bench"
@@ -32,12 +32,12 @@ class DoBenchTimer(Timer):
         import torch
 
         self._on_device, self._synchronize = torch.cuda.device, torch.cuda.synchronize
-        self._bench: Optional[Callable[..., Any]] = None  # triton takes long to import
+        self._bench: Optional[Callable[..., Any]] = None  # importing triton is slow
 
     def time_call(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], *, device: str
     ) -> tuple[float, Any]:
-        """Time many calls; return the median, and what the last one returned."""
+        """Time many calls; return the median, and the result of the last call."""
         bench, last = self._get_bench(), [None]
 
         def call() -> None:

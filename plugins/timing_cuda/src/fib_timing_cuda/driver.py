@@ -1,4 +1,4 @@
-"""The CUDA driver, by ctypes: small kernels that do not depend on torch's."""
+"""Access to the CUDA driver through ctypes: small kernels that do not depend on torch's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ctypes
 from statistics import median
 from typing import Any, Optional
 
-# It ends when the device's clock has advanced by `count` nanoseconds, and stores at `place`, if
-# that is not 0, by how many it has.
+# Ends when the device's clock has advanced by `count` nanoseconds, and stores the actual advance at
+# `place` unless that is 0.
 SPIN = b"""
 .version 6.3
 .target sm_70
@@ -45,7 +45,7 @@ class Kernel:
     Attributes
     ----------
     error : int
-        Why it cannot be had, as the driver's error code; 0 if it can.
+        The driver's error code if the kernel is not available; 0 if it is.
     """
 
     def __init__(self, driver: Any, ptx: bytes, name: bytes) -> None:
@@ -57,29 +57,28 @@ class Kernel:
         )
 
     def launch(self, stream: int, *values: Any, blocks: int = 1, threads: int = 1) -> int:
-        """Enqueue it on a stream, with values of ctypes; return the driver's error code."""
+        """Enqueue the kernel with ctypes arguments; return the driver's error code."""
         size = (blocks, 1, 1, threads, 1, 1, 0)
         given = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         where = ctypes.c_void_p(stream)
         return int(self._launch(self._function, *size, where, given, None))
 
 
-# Keeping a GPU occupied while the work that is to be timed is enqueued.
+# Keeping a GPU occupied while the work to be timed is enqueued.
 #
-# Without that the device waits for the host between one kernel and the next, and those gaps are in
-# the latency. The kernel that occupies it fills every multiprocessor with resident threads: were
-# there room for others, work that a solution puts on another stream could be done before the clock
-# starts.
+# Otherwise the device waits for the host between kernels, and these gaps become part of the
+# latency. The kernel fills every multiprocessor with resident threads: if there were space for
+# others, work that a solution puts on another stream could finish before the clock starts.
 #
-# It ends when the host says so, by a number in memory that both see: the device begins as soon as
-# everything is enqueued, however long that took. Only the first block looks there, and tells the
-# others: hundreds of blocks that read the host's memory would keep the bus busy.
+# It ends when the host sets a number in shared memory: the device starts as soon as everything is
+# enqueued, however long that took. Only the first block polls this memory, and notifies the others:
+# hundreds of blocks reading the host's memory would keep the bus busy.
 
 
 LONGEST_US = 1000.0
-"""How long the device is held at most: calls that wait for it go on after that."""
+"""Maximum time for which the device is held; calls waiting for it then continue."""
 
-_BLOCK = 512  # divides the threads that a multiprocessor holds, on every architecture
+_BLOCK = 512  # divides the thread count of a multiprocessor on every architecture
 _PTX = b"""
 .version 6.3
 .target sm_70
@@ -118,18 +117,18 @@ done:
     ret;
 }
 \0"""
-# Should the kernel not be had: cycles that take at least a microsecond on every GPU there is.
+# Fallback without the kernel: cycles that take at least a microsecond on every existing GPU.
 _CYCLES_PER_US = 2000
 _PORTABLE_AND_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 
 
 class DeviceHold:
-    """Occupies the current device for a while; looks up all that it needs when it is made.
+    """Occupies the current device for a while; looks up everything it needs in the constructor.
 
     Attributes
     ----------
     fills : bool
-        False once it is known that the device can be kept busy, but not full.
+        False once it is known that the device can be kept busy but not filled.
     """
 
     def __init__(self) -> None:
@@ -149,8 +148,8 @@ class DeviceHold:
         Parameters
         ----------
         expected_us : float
-            Microseconds until `release` is likely to be called: where the kernel cannot be had, the
-            device is kept busy for so long.
+            Expected microseconds until `release` is called. If the kernel is not available, the
+            device is kept busy for this time.
         device : str
             The current device.
         stream : int
@@ -162,7 +161,7 @@ class DeviceHold:
         self._sleep(int(expected_us * _CYCLES_PER_US))
 
     def release(self) -> None:
-        """Let the device go on; without this it does after `LONGEST_US`."""
+        """Release the device; otherwise it continues after `LONGEST_US`."""
         if self._word is not None:
             self._word.value = self._ticket.value
 
@@ -171,7 +170,7 @@ class DeviceHold:
         if found is None:
             return False
         kernel, blocks, word = found
-        self._ticket.value += 1  # begins again at 0 after 2**32 calls
+        self._ticket.value += 1  # wraps around after 2**32 calls
         limit = ctypes.c_uint64(int(LONGEST_US * 1000))
         values = (word, self._ticket, limit)
         return kernel.launch(stream, *values, blocks=blocks, threads=_BLOCK) == 0
@@ -186,7 +185,7 @@ class DeviceHold:
         return self._kernels[device]
 
     def _shared_word(self, driver: ctypes.CDLL) -> Optional[ctypes.c_uint64]:
-        """Return the device's address of the number that the host writes."""
+        """Return the device address of the number that the host writes."""
         host, seen = ctypes.c_void_p(), ctypes.c_uint64()
         if self._word is None:
             if driver.cuMemHostAlloc(ctypes.byref(host), 4, _PORTABLE_AND_MAPPED) != 0:
@@ -204,27 +203,27 @@ class DeviceHold:
         return int(found.multi_processor_count * (threads // _BLOCK))
 
 
-# What a pair of CUDA events costs by itself, measured so that timers can take it out.
+# The cost of a pair of CUDA events, measured so that timers can subtract it.
 #
-# Between two events around a kernel lie the kernel, and the way from the first event to it and from
-# it to the second: 2 to 3 µs on an H200, whatever the kernel is and however long it takes. A kernel
-# that ends after a number of nanoseconds by the device's own clock shows how much that is.
+# The time between two events around a kernel consists of the kernel and the gaps before and after
+# it: 2 to 3 µs on an H200, independent of the kernel and its duration. A kernel that ends after a
+# known time by the device's own clock reveals the gaps.
 #
-# It is measured in the process of the solution, which could see to it that too much comes out. So
-# it is bounded, and no more can be gained by that than the bound allows.
+# This is measured in the solution's process, which could manipulate it to subtract too much. The
+# result is therefore bounded, and manipulation cannot gain more than the bound.
 
 
 MOST_MS = 0.003
-"""More than this is never taken out of a sample, in milliseconds."""
+"""Maximum amount subtracted from a sample, in milliseconds."""
 
 LEAST_MS = 0.0005
-"""No sample becomes less than this: what a call of nothing takes, as timers show it."""
+"""Minimum of a reduced sample: the time that timers report for an empty call."""
 
 _SPIN_NS = 4000
-# A kernel that watches the clock for some time takes so much longer from its start to its end:
-# 0.54 to 0.62 µs for 2 to 2000 µs, by the records of CUPTI on an H200.
+# Extra time from start to end of a kernel that watches the clock: 0.54 to 0.62 µs for 2 to 2000 µs,
+# according to CUPTI records on an H200.
 _ENDS_MS = 0.00057
-# The clock ticks every 32 ns on new devices, and every microsecond on many others, which is too
+# The clock ticks every 32 ns on new devices, but every microsecond on many others, which is too
 # coarse.
 _COARSE_NS = 250
 _SETTLING, _PAIRS, _TICKS = 3, 15, 5
@@ -233,13 +232,13 @@ _SIZE = ctypes.c_size_t(8)
 
 
 class PairCost:
-    """The cost of pairs of events on each device; looks up all that it needs when it is made.
+    """The cost of event pairs on each device; looks up everything it needs in the constructor.
 
     Attributes
     ----------
     removed_ms : float
-        What `take_out` takes out, in milliseconds: 0 before a device has been measured, and where
-        that is not possible.
+        Amount that `take_out` subtracts, in milliseconds: 0 before a device has been measured, and
+        if that is not possible.
     """
 
     def __init__(self) -> None:
@@ -255,36 +254,36 @@ class PairCost:
 
     @property
     def removed_ms(self) -> float:
-        """What is taken out of samples of the device that was last chosen."""
+        """Amount subtracted from samples of the most recently chosen device."""
         return self._found.get(self._device) or 0.0
 
     @property
     def known(self) -> bool:
-        """Whether that has been measured."""
+        """Whether the cost has been measured."""
         return self._found.get(self._device) is not None
 
     def choose(self, device: str, stream: Any, hold: DeviceHold) -> None:
-        """Take out what pairs cost on `device` from now on; measure that if it is not known.
+        """Use the cost of pairs on `device` from now on, and measure it if necessary.
 
         Parameters
         ----------
         device : str
-            The current device, which has nothing to do.
+            The current device, which must be idle.
         stream : torch.cuda.Stream
             The current stream.
         hold : DeviceHold
-            What occupies the device while a pair is enqueued.
+            Occupies the device while a pair is enqueued.
         """
         self._device = device
         if device not in self._found:
             self._found[device] = self._measured(device, stream, hold)
 
     def take_out(self, sample_ms: float) -> float:
-        """Return a sample without the cost, but no less than `LEAST_MS` if it was more."""
+        """Return a sample minus the cost, but at least `LEAST_MS` if it was larger before."""
         return max(sample_ms - self.removed_ms, min(sample_ms, LEAST_MS))
 
     def _measured(self, device: str, stream: Any, hold: DeviceHold) -> Optional[float]:
-        """Return milliseconds; None if they cannot be told on this device."""
+        """Return the cost in milliseconds; None if it cannot be measured on this device."""
         if self._driver is None:
             return None
         kernel = Kernel(self._driver, SPIN, b"spin")
@@ -310,17 +309,17 @@ class PairCost:
         finally:
             hold.release()
         self._await(stop)
-        # On a device that could not be filled, the host may have been too slow.
+        # If the device could not be filled, the host may have been too slow.
         return float(self._elapsed(start, stop)) if hold.fills and not refused else None
 
     def _tick_ns(self, kernel: Kernel, stream: int) -> float:
-        """Return how many nanoseconds a tick of the device's clock is; NaN if that is not known."""
+        """Return the tick of the device's clock in nanoseconds; NaN if unknown."""
         driver, place, told = self._driver, ctypes.c_uint64(), ctypes.c_uint64()
         if driver.cuMemAlloc_v2(ctypes.byref(place), _SIZE) != 0:
             return float("nan")
         ticks = []
         for _ in range(_TICKS):
-            # It looks for a change of the clock: what it sees is a tick, or several.
+            # The kernel waits for the clock to change: by one tick, or several.
             if (
                 _spin(kernel, stream, 1, place.value)
                 or driver.cuStreamSynchronize(ctypes.c_void_p(stream))
@@ -337,10 +336,10 @@ def _spin(kernel: Kernel, stream: int, nanoseconds: int, place: int = 0) -> int:
 
 
 class ContextEvent:
-    """Happens when everything has finished that was enqueued before it was recorded.
+    """An event for all work that was enqueued on a device before it was recorded.
 
-    An ordinary event belongs to one stream. The driver has had events of a whole context since
-    CUDA 12.5. All functions are looked up when this is made.
+    Ordinary events belong to one stream. The driver supports events of a whole context since CUDA
+    12.5. All functions are looked up in the constructor.
 
     Attributes
     ----------
@@ -364,20 +363,20 @@ class ContextEvent:
         self._recorded: Optional[Any] = None
 
     def record(self, device: str) -> None:
-        """Record it for the context of `device`, which is the current one."""
+        """Record the event for the context of `device`, which is the current one."""
         event = self._of(device, "end")
         self._recorded = event if self._record_in_context(event) else None
 
     def finish(self, device: str) -> bool:
-        """Wait until everything is done that was enqueued before this; nothing else is recorded.
+        """Wait until all previously enqueued work is done, without recording another event.
 
-        It asks again and again instead of sleeping, so that the time until it returns is that of
-        the device: an idle one takes some microseconds.
+        Polls instead of sleeping, so that the waiting time is that of the device: an idle one takes
+        a few microseconds.
 
         Returns
         -------
         bool
-            False if the driver cannot tell; then it has not waited.
+            False if the driver does not support this; the function has not waited then.
         """
         event = self._of(device, "rest")
         if not self._record_in_context(event):
@@ -400,11 +399,11 @@ class ContextEvent:
         key = device, use
         if key not in self._events:
             self._events[key] = event = self._event(enable_timing=True)
-            self._record(event)  # torch makes an event when it is first recorded
+            self._record(event)  # torch creates an event when it is first recorded
         return self._events[key]
 
     def milliseconds_since(self, start: Any) -> Optional[float]:
-        """Wait for it; return the time since another event, None if it could not be recorded."""
+        """Wait for the event; return the time since another event, None if it was not recorded."""
         if self._recorded is None:
             return None
         self._await(self._recorded)

@@ -1,7 +1,7 @@
-"""Work of a known length, and work that is always the same: what timers are checked with.
+"""Work of known length, and constant work, for checking timers.
 
-Neither depends on torch's kernels. On a GPU both are kernels of a single thread, which the driver
-compiles; they are enqueued on the stream that is current, so they can be captured, too.
+Neither depends on torch's kernels. On a GPU both are single-thread kernels that the driver
+compiles; they are enqueued on the current stream, so they can also be captured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _STEADY_MS = 1.0
-# It ends after a number of dependent multiplications, however long these take.
+# Ends after a number of dependent multiplications, however long they take.
 _STEPS = b"""
 .version 6.3
 .target sm_70
@@ -48,24 +48,24 @@ class KnownWork(ABC):
     Attributes
     ----------
     grain_us : float
-        By how many microseconds `spin` may take longer than it should.
+        Maximum excess of `spin` over the requested time, in microseconds.
     """
 
     grain_us: float = 0.0
 
     @abstractmethod
     def spin(self, microseconds: float) -> Callable[[], object]:
-        """Return what keeps the device busy for that long, by the device's own clock."""
+        """Return a function that keeps the device busy for that long, by the device's own clock."""
 
     @abstractmethod
     def steady(self) -> Callable[[], object]:
-        """Return what takes about a millisecond: always the same work, whatever that takes."""
+        """Return a function with constant work that takes about a millisecond."""
 
 
 class CpuWork(KnownWork):
     """Loops in Python."""
 
-    grain_us = 1.0  # a call and a turn of the loop: 0.2 µs on an idle machine
+    grain_us = 1.0  # a call and one loop iteration: 0.2 µs on an idle machine
 
     def spin(self, microseconds: float) -> Callable[[], object]:
         """Read the clock until the time has passed."""
@@ -84,7 +84,7 @@ class CpuWork(KnownWork):
 
 
 class CudaWork(KnownWork):
-    """Kernels of one thread, to be launched where the device is the current one.
+    """Single-thread kernels, to be launched while the device is current.
 
     Parameters
     ----------
@@ -97,24 +97,24 @@ class CudaWork(KnownWork):
         If the driver does not compile them.
     """
 
-    grain_us = 2.0  # a tick of the clock, 1 µs on many devices, and the start of a kernel
+    grain_us = 2.0  # one clock tick, 1 µs on many devices, and the kernel launch
 
     def __init__(self, device: str) -> None:
         import torch
 
         self._device, self._cuda = device, torch.cuda
         with torch.cuda.device(device):
-            torch.cuda.synchronize()  # makes the context that the kernels are loaded into
+            torch.cuda.synchronize()  # creates the context for the kernels
             self._spin, self._steps = _load(SPIN, b"spin"), _load(_STEPS, b"steps")
 
     def spin(self, microseconds: float) -> Callable[[], object]:
-        """Launch a kernel that looks at the device's clock until the time has passed."""
+        """Launch a kernel that polls the device's clock until the time has passed."""
         return self._launcher(self._spin, int(microseconds * 1e3))
 
     def steady(self) -> Callable[[], object]:
         """Launch a kernel of dependent multiplications."""
         wait = self._cuda.synchronize
-        with self._cuda.device(self._device):  # the kernels are known in its context alone
+        with self._cuda.device(self._device):  # the kernels exist only in its context
             return _calibrated(lambda count: self._launcher(self._steps, count), wait, 10_000)
 
     def _launcher(self, kernel: Kernel, count: int) -> Callable[[], object]:
@@ -135,7 +135,7 @@ def work_for(device: str) -> KnownWork:
     Raises
     ------
     CapabilityError
-        If there is none for such a device, or it cannot be made here.
+        If the device is not supported, or the work cannot be created here.
     """
     kind = device.partition(":")[0]
     if kind == "cpu":

@@ -1,4 +1,4 @@
-"""Whether a timing backend can be used here, found out without importing torch."""
+"""Check whether a timing backend is usable here, without importing torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flashinfer_bench.tensors import nvidia_gpus, torch_versions
 
 
 def cuda_event() -> Availability:
-    """Say whether torch is built for CUDA and a driver with a device is there.
+    """Return whether torch is built for CUDA and a driver with a device is available.
 
-    No context is made, so processes can still be forked afterwards.
+    No context is created, so processes can still be forked afterwards.
     """
     version = torch_versions().get("cuda")
     if version is None:
@@ -28,7 +28,7 @@ def cuda_event() -> Availability:
 
 
 def do_bench() -> Availability:
-    """Say whether triton is there, besides what `cuda_event` asks for."""
+    """Return whether triton is available, in addition to the requirements of `cuda_event`."""
     answer = cuda_event()
     if answer and find_spec("triton") is None:
         return Availability(False, "triton is not installed", "pip install triton")
@@ -37,7 +37,7 @@ def do_bench() -> Availability:
 
 _OLDEST = 13
 _INSTALL = "pip install 'cupti-python>=13', in one command with your torch"
-# Set by tools that are loaded into every program which uses CUDA, and subscribe to CUPTI there.
+# Set by tools that are loaded into every CUDA program and subscribe to CUPTI there.
 _TOOLS = {
     "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
     "CUDA_INJECTION64_PATH": "the library that it names",
@@ -45,7 +45,7 @@ _TOOLS = {
 
 
 def cupti() -> Availability:
-    """Return whether a GPU, cupti-python and what it needs are there, and no other tool records."""
+    """Return whether a GPU and cupti-python are available and no other tool is recording."""
     from flashinfer_bench.compile.toolkit import availability
 
     gpu = cuda_event()
@@ -58,7 +58,7 @@ def find_cupti() -> str:
     Raises
     ------
     CapabilityError
-        If it is not there, too old, or lacks the driver's bindings.
+        If it is not installed, too old, or lacks the driver bindings.
     """
     try:
         found = version("cupti-python")
@@ -78,7 +78,7 @@ def find_cupti() -> str:
 
 
 def check_tools() -> None:
-    """Raise `CapabilityError` if another tool records what this process does."""
+    """Raise `CapabilityError` if another tool is recording this process."""
     for variable, tool in _TOOLS.items():
         if os.environ.get(variable):
             raise CapabilityError(

@@ -1,8 +1,8 @@
-"""Making calls: the dispatcher of a definition decides what answers each.
+"""Dispatch of calls: the dispatcher of a definition decides what answers each call.
 
-What can be known beforehand is worked out when a dispatcher is made, and written into the function
-that all calls go through (`hot_path`). A call of a pattern that has been seen is recognised by one
-check (`recognition`); any other is examined in full (`guards`).
+Everything known in advance is computed when a dispatcher is created, and built into the function
+that all calls pass through (`hot_path`). A call whose pattern is known is recognised by a single
+check (`recognition`); any other call is examined in full (`guards`).
 """
 
 from flashinfer_bench.apply.dispatch.dispatcher import Dispatcher

@@ -1,4 +1,4 @@
-"""The dispatcher of a definition: what answers a call, a solution or the original."""
+"""The dispatcher of a definition: decides whether a solution or the original answers a call."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ _MOST_STRIDES = 64
 class Dispatcher:
     """Decides what answers each call of a definition.
 
-    Everything may be called from several threads; calls of patterns that are known take no lock.
+    Thread-safe; calls of known patterns take no lock.
 
     Parameters
     ----------
     definition : Definition
-        Whose calls it gets.
+        The definition.
     resolver : Resolver
-        Chooses and builds solutions.
+        Selects and builds solutions.
     config : ApplyConfig
-        How carefully they are used.
+        Settings of the safeguards.
     key_builder : ApplyKeyBuilder, optional
-        Makes the keys that the resolver is asked for. None: it is asked once, without a key.
+        Makes the keys passed to the resolver. None: it is called once, without a key.
     device : str, optional
-        Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and those of its name. None
-        for wherever the tensors of a call are.
+        Where solutions may be used: ``cpu``, or ``cuda:N`` for that GPU and others of the same
+        name. None for any device.
     stats : Counters, optional
-        What to add to: several dispatchers may share it.
+        Counters to add to; several dispatchers may share them.
 
     Attributes
     ----------
     call : callable
-        ``call(args, kwargs=None, fallback=None)`` makes a call. As many arguments as there are
-        inputs: what is computed is returned. As many as inputs and outputs together: it is written
-        to the outputs, and None is returned. `kwargs` are by the names of the definition. What no
-        solution may answer, or one has failed to, ``fallback(*args, **kwargs)`` does.
+        ``call(args, kwargs=None, fallback=None)`` makes a call. With the inputs as arguments, the
+        outputs are returned. With inputs and outputs, the results are written to the outputs and
+        None is returned. `kwargs` uses the names of the definition. If no solution may answer, or
+        the solution fails, ``fallback(*args, **kwargs)`` does.
 
-        A ValueError says that there are too few or too many arguments; a RuntimeError, that there
-        is no solution for the call and no fallback. With ``config.strict`` a solution that cannot
-        be built or called raises.
+        Raises ValueError if there are too few or too many arguments, and RuntimeError if there is
+        neither a solution for the call nor a fallback. With ``config.strict`` it raises if a
+        solution cannot be built or called.
 
     Raises
     ------
@@ -93,13 +93,13 @@ class Dispatcher:
         self.layout = layout.Layout.of(definition)
         self._keying = layout.Keying(self.layout, key_builder)
         self._shadow = Shadow(self.layout, config)
-        # By what their key is made of; or why there is none.
+        # By the values that make up the key; or the reason why there is none.
         self._entries: dict[Any, Union[Entry, str]] = {}
         self._lock = threading.Lock()
         self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
         self._told: set[str] = set()
         self._busy = threading.local()
-        # Whether keys may be made here hangs on the state of the device: that is asked each time.
+        # Whether keys may be made depends on the state of the device, so check each time.
         self._by = None if self._keying.reads_data else recognition()
         self._learns = self._by is not None
         self._keys_on = guards.ordinary_keys_on(device)
@@ -121,26 +121,26 @@ class Dispatcher:
 
     @property
     def stats(self) -> reasons.Stats:
-        """The counts as they are now."""
+        """The current counts."""
         return self._counters.snapshot()
 
     def entries(self) -> list[Entry]:
-        """Return what was chosen for each key that has been seen, and what became of it."""
+        """Return the choice for each key that has been seen, and its state."""
         return [each for each in list(self._entries.values()) if isinstance(each, Entry)]
 
     def accepts(self, *args: Any) -> bool:
-        """Return whether a solution may get these inputs, and write to these outputs."""
+        """Return whether a solution may get these inputs and write to these outputs."""
         try:
             return self._guards[True](*args) is None
-        except Exception:  # noqa: BLE001  # whatever odd objects may raise when asked
+        except Exception:  # noqa: BLE001  # unusual objects may raise anything
             return False
 
     def _learn_anew(self) -> None:
-        """Recognise calls more quickly than before: what does it has been compiled meanwhile."""
+        """Switch to the faster recognition that has been compiled in the meantime."""
         self._by = recognition()
         self._forget_routes()
 
-    # ------------------------------------------------------------------------ who answers
+    # -------------------------------------------------------------------------- choosing an entry
 
     def _answer(self, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
         """Make a call whose pattern is not known."""
@@ -150,16 +150,16 @@ class Dispatcher:
         if isinstance(found, str):
             return self.missed(found, args, kwargs, fallback)
         if fallback is None:
-            found.due = False  # there is nothing to compare with
+            found.due = False  # nothing to compare with
         elif (found.state == "shadow" or found.due or found.draw()) and not is_capturing():
             return self._compare(found, a, into, args, kwargs, fallback)
         return self._serve(found, a, into, args, kwargs, fallback)
 
     def _choose(self, a: Args, into: bool, guard: guards.Guard) -> Union[Entry, str]:
-        """Return the entry that takes a call, or the reason for which none does."""
+        """Return the entry for a call, or the reason why there is none."""
         try:
             reason = guard(*a)
-        except Exception as error:  # noqa: BLE001  # whatever odd objects may raise when asked
+        except Exception as error:  # noqa: BLE001  # unusual objects may raise anything
             self._tell(f"a call of {self._name} cannot be examined: {error!r}", logging.DEBUG)
             return reasons.TYPE
         if reason is not None:
@@ -202,10 +202,10 @@ class Dispatcher:
         return Entry(key, target, self._config, comparable=self._shadow.comparable)
 
     def _add(self, key: Any, found: Union[Entry, str]) -> Union[Entry, str]:
-        """Keep what was found, and return what is kept: the first of several that race.
+        """Store an entry, and return the stored one: the first if several threads race.
 
-        If there are too many, all are forgotten, and made anew when they are asked for; but those
-        that are out are kept, so that what was found out about them is not lost.
+        If there are too many, all are dropped, and made again on demand. Disabled entries are kept,
+        so that the reasons are not lost.
         """
         with self._lock:
             if len(self._entries) >= _MOST_ENTRIES and key not in self._entries:
@@ -221,7 +221,7 @@ class Dispatcher:
     def _serve(
         self, entry: Entry, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Fallback
     ) -> Any:
-        """Have a solution answer a call."""
+        """Let a solution answer a call."""
         function = self._function(entry, a, into)
         if function is None:
             return self.missed(reasons.OUTPUTS, args, kwargs, fallback)
@@ -229,7 +229,7 @@ class Dispatcher:
         try:
             result = self._call(function, *a)
             if into:
-                result = None  # many return what they have written to
+                result = None  # many return the outputs they wrote to
             elif not entry.target.destination_passing:
                 outputs = targets.checked_outputs(self.layout, result, a)
         except FAILURES as error:
@@ -242,7 +242,7 @@ class Dispatcher:
         return self._failed(entry, caught, args, kwargs, fallback)
 
     def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
-        """Return how a solution is called with such arguments; None if it cannot be."""
+        """Return how to call the solution with such arguments; None if that is impossible."""
         function = targets.function_for(entry.target, self.layout, a, self._by, into=into)
         device = next((each.device for each in self.layout.tensors_of(a)), None)
         if function is None or device is None or device.type == "cpu":
@@ -252,7 +252,7 @@ class Dispatcher:
         return function if current is None or current() else guards.on_device(device, function)
 
     def _call(self, function: Function, *args: Any) -> Any:
-        """Call a solution; calls that it makes itself go to the original."""
+        """Call a solution; nested calls of the same definition go to the original."""
         self._busy.now = True
         try:
             return function(*args)
@@ -262,7 +262,7 @@ class Dispatcher:
     def _learn(
         self, entry: Entry, run: Function, a: Args, into: bool, outputs: Optional[list[Any]]
     ) -> None:
-        """Make a route for calls like one that went well, unless each must be decided upon."""
+        """Add a route for calls like this successful one, unless each call needs a decision."""
         by, tensors = self._by, self.layout.tensors_of(a)
         if by is None or not tensors:
             return
@@ -281,7 +281,7 @@ class Dispatcher:
     def _settle(
         self, entry: Entry, result: Any, a: Args, args: Args, kwargs: Kwargs, fallback: Fallback
     ) -> Any:
-        """Look at what a solution returned in a call of a known pattern: other than before."""
+        """Check the result of a call of a known pattern that differs from earlier results."""
         try:
             outputs = targets.checked_outputs(self.layout, result, a)
         except targets.WrongOutputError as error:
@@ -294,7 +294,7 @@ class Dispatcher:
     # ----------------------------------------------------------------------- the original
 
     def missed(self, reason: str, args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
-        """Have the original answer a call that no solution was tried for."""
+        """Let the original answer a call for which no solution was tried."""
         self._counters.miss(reason)
         if fallback is None:
             raise RuntimeError(
@@ -310,7 +310,7 @@ class Dispatcher:
     def _failed(
         self, entry: Entry, error: BaseException, args: Args, kwargs: Kwargs, fallback: Fallback
     ) -> Any:
-        """Have the original answer a call that a solution has failed in."""
+        """Let the original answer a call in which a solution has failed."""
         self._note_failure(entry, error)
         solution = f"solution {entry.target.solution!r} of {self._name}"
         if self.layout.mutated:
@@ -320,16 +320,16 @@ class Dispatcher:
             ) from error
         if fallback is None:
             raise RuntimeError(f"{solution} failed, and there is no fallback") from error
-        # Its traceback holds the frames of the call, and with them its arguments.
+        # The traceback would keep the frames of the call and their arguments alive.
         error.__traceback__ = None
         del error
         return self._original(args, kwargs, fallback)
 
     def _note_failure(self, entry: Entry, error: BaseException) -> None:
-        """Count a failure; with ``strict``, raise it."""
+        """Count a failure; raise it with ``strict``."""
         self._counters.error()
         if isinstance(error, RecursionError):
-            self._stop_learning()  # it may have called itself: the slow way would see that
+            self._stop_learning()  # it may have called itself: only the slow path detects that
         solution = f"solution {entry.target.solution!r} of {self._name}"
         if self._config.strict:
             if isinstance(error, targets.WrongOutputError):
@@ -342,33 +342,33 @@ class Dispatcher:
             self._take_out(entry, f"has failed {entry.failures} times, last with {problem}")
 
     def _take_out(self, entry: Entry, why: str) -> None:
-        """Use an entry no more."""
+        """Disable an entry."""
         if entry.take_out(why):
             for routes in self._routes:
                 routes.retire(entry)
             self._tell(f"solution {entry.target.solution!r} of {self._name} is no longer used "
                        f"for {entry}: it {why}")  # fmt: skip
 
-    # -------------------------------------------------------------------- comparing the two
+    # --------------------------------------------------------------------------------- comparison
 
     def _compare(
         self, entry: Entry, a: Args, into: bool, args: Args, kwargs: Kwargs, fallback: Any
     ) -> Any:
-        """Have the original answer a call, and compare a solution with it."""
+        """Let the original answer a call, and compare a solution with it."""
         entry.due = False
         if not getattr(fallback, "comparable", True):
             return self.missed(reasons.SHADOW, args, kwargs, fallback)
         function = self._function(entry, a, into)
         if function is None:
             return self.missed(reasons.OUTPUTS, args, kwargs, fallback)
-        # What a routed call returns is a library's: the definition's outputs have to be asked for.
+        # A routed call returns the library's result; the definition's outputs must be requested.
         ask = getattr(fallback, "outputs", None)
         answer = expected = None
         try:
             mine = self._shadow.prepare(a, into=into)
             if ask is not None:
                 expected = ask(*self._shadow.prepare(a, into=False))
-        except Exception as error:  # noqa: BLE001  # memory, say; the program's own call may be fine
+        except Exception as error:  # noqa: BLE001  # out of memory, for example
             self._tell(f"calls of {self._name} cannot be compared: {error!r}")
             return self.missed(reasons.SHADOW, args, kwargs, fallback)
         self._counters.fallback()
@@ -386,19 +386,20 @@ class Dispatcher:
             entry.agreed()
         return answer if ask is None else fallback(*args, **(kwargs or {}))
 
-    # A solution was judged on contiguous inputs, and may take any for such. Engines have others: of
-    # one tensor for keys and values each is a view. Where the original can be asked for its outputs
-    # without side effects, the first call with such strides is answered by it, and compared with
-    # what the solution makes of the very same inputs, without copies of them: a cache is most of a
-    # GPU's memory. If they agree, the solution takes calls with these strides from then on.
+    # Solutions are judged on contiguous inputs, and may rely on them. Engines also pass views: keys
+    # and values are often slices of one tensor. If the original can compute outputs without side
+    # effects, it answers the first call with such strides, and its outputs are compared with those
+    # of the solution on the same inputs. The inputs are not copied, because a cache takes most of a
+    # GPU's memory. If the outputs agree, the solution answers calls with these strides from then
+    # on.
 
     @cached_property
     def _strided_guard(self) -> guards.Guard:
         return guards.make_guard(self.layout, self._keys_on, into=False, strided=True)
 
     def _answer_strided(self, a: Args, args: Args, kwargs: Kwargs, fallback: Any) -> Any:
-        """Make a call that was refused because its inputs are not contiguous."""
-        # Copies would be needed of inputs that are written to.
+        """Make a call that was rejected because its inputs are not contiguous."""
+        # Inputs that are written to would have to be copied.
         if self.layout.mutated:
             return self.missed(reasons.LAYOUT, args, kwargs, fallback)
         found = self._choose(a, False, self._strided_guard)
@@ -408,15 +409,15 @@ class Dispatcher:
         agrees = found.layouts.get(strides)
         if agrees is None:
             due = len(found.layouts) < _MOST_STRIDES
-        else:  # those that are drawn
+        else:  # randomly drawn comparisons
             due = agrees and (found.state == "shadow" or found.due or found.draw())
         if due and not is_capturing():
-            # Or else whoever draws lots says so for ever, and no call is recognised any more.
+            # Otherwise the draw stays due forever, and no call is recognised any more.
             found.due = False
             found.layouts[strides] = self._agrees(found, a, fallback)
             if found.layouts[strides]:
                 found.agreed()
-            elif agrees:  # calls with these strides are recognised: only that ends it
+            elif agrees:  # calls with these strides are recognised, until this disables them
                 self._counters.error()
                 self._take_out(found, "disagrees with the original")
         elif agrees and found.state == "plain":
@@ -424,13 +425,13 @@ class Dispatcher:
         return self.missed(reasons.LAYOUT, args, kwargs, fallback)
 
     def _agrees(self, entry: Entry, a: Args, fallback: Any) -> bool:
-        """Return whether a solution computes what the original does, with the very same inputs."""
+        """Return whether a solution and the original agree on the same inputs."""
         function = self._function(entry, a, False)
         if function is None:
             return False
         try:
             self._shadow.compare_outputs(self._call(function, *a), a, fallback.outputs(*a))
-        except Exception as error:  # noqa: BLE001  # whatever the solution or the original raises
+        except Exception as error:  # noqa: BLE001  # raised by the solution or the original
             self._tell(
                 f"solution {entry.target.solution!r} of {self._name} does not take "
                 f"inputs with such strides: {error}"
@@ -438,10 +439,10 @@ class Dispatcher:
             return False
         return True
 
-    # ---------------------------------------------------------------------------- the rest
+    # -------------------------------------------------------------------------------------- other
 
     def _stop_learning(self) -> None:
-        """Send every call the slow way, which sees it when a solution calls itself."""
+        """Send every call through the slow path, which detects solutions that call themselves."""
         self._learns = False
         self._forget_routes()
 

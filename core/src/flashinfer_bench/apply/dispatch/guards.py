@@ -1,16 +1,16 @@
-"""Whether a substitute may take a call, and why not: the guard of a definition.
+"""The guard of a definition: decides whether a substitute may answer a call, and if not, why.
 
-It is the authority on that. What is quicker (`recognition`) only recognises calls like those that
-it has let through.
+The guard is authoritative. The faster checks in `recognition` only recognise calls like those that
+it has accepted.
 
-torch marks everything out of the ordinary with *dispatch keys*: sparse and nested tensors, lazily
-negated or conjugated ones, those of vmap and grad transforms, fake ones; autocast and dispatch
-modes, which change what an operation does, are marked in the thread. A kernel that reads memory
-knows nothing of all that, nor of the tangents that forward-mode gradients hang on to tensors.
+torch marks everything unusual with *dispatch keys*: sparse and nested tensors, lazily negated or
+conjugated tensors, tensors of vmap and grad transforms, and fake tensors. Autocast and dispatch
+modes, which change the behaviour of operations, are marked in the thread. A kernel that reads
+memory ignores all of these, and also the tangents that forward-mode gradients attach to tensors.
 
-A tensor is ordinary if its keys are those of a fresh tensor. A thread is if it adds no key to those
-of a fresh thread, autocast is off, and no forward-mode gradient is computed. Fewer keys are no
-harm: code inside of a custom operator runs with those of autograd taken away.
+A tensor is ordinary if its keys are those of a fresh tensor. A thread is ordinary if it adds no key
+to those of a fresh thread, autocast is off, and no forward-mode gradient is being computed. Missing
+keys are harmless: code inside a custom operator runs with the autograd keys removed.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 
 def in_fresh_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Return ``function(*args)``, called in a thread where no mode of torch is on."""
+    """Return ``function(*args)``, called in a thread without any torch mode."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *args).result()
 
 
 class Facts:
-    """What torch is asked at each call, looked up once.
+    """Functions and constants of torch that every check needs, looked up once.
 
     Attributes
     ----------
     tensor, parameter : type
-        The two exact types of tensors that a substitute may get.
+        The two exact tensor types that a substitute may get.
     keys, number : callable
-        The dispatch keys of a tensor, and these as a number.
+        Return the dispatch keys of a tensor, and these keys as a number.
     included, excluded : callable
-        The dispatch keys that this thread adds to those of a tensor, and those that it takes away.
+        Return the dispatch keys that this thread adds to those of a tensor, and that it removes.
     usual, masked : int
-        The same of a fresh thread. Autocast works by unmasking its keys.
+        The same for a fresh thread. Autocast works by unmasking its keys.
     modes : callable
-        How many dispatch modes this thread is in.
+        Return the number of dispatch modes active in this thread.
     forward : module
         Its ``_current_level`` is -1 unless forward-mode gradients are being computed.
     grad_enabled, inference : callable
-        Whether grad mode, or inference mode, is on in this thread.
+        Return whether grad mode, or inference mode, is on in this thread.
     """
 
     def __init__(self) -> None:
@@ -81,19 +81,19 @@ class Facts:
         return self.number(self.keys(tensor))
 
     def is_tensor(self, value: Any) -> bool:
-        """Return whether a value is of one of the two types, and no subclass."""
+        """Return whether a value has exactly one of the two types, not a subclass."""
         return type(value) is self.tensor or type(value) is self.parameter
 
 
 @lru_cache(maxsize=1)
 def facts() -> Facts:
-    """Return what to ask torch, worked out once per process."""
+    """Return the facts about torch, computed once per process."""
     return Facts()
 
 
 @lru_cache(maxsize=64)
 def ordinary_keys(device: torch.device) -> frozenset[int]:
-    """Return the keys that ordinary tensors on `device` may have: of inference mode, and others."""
+    """Return the keys of ordinary tensors on `device`, in inference mode and outside of it."""
 
     def samples() -> frozenset[int]:
         import torch
@@ -110,14 +110,14 @@ def ordinary_keys(device: torch.device) -> frozenset[int]:
 
 
 def ordinary_keys_on(wanted: Optional[str]) -> KeysOn:
-    """Return what tells the dispatch keys of ordinary tensors on a device.
+    """Return a function that maps a device to the dispatch keys of ordinary tensors on it.
 
-    It returns None for devices without the hardware that a table was made for.
+    The function returns None for devices other than the hardware of the table.
 
     Parameters
     ----------
     wanted : str, optional
-        ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are as good. None for any.
+        ``cpu``, ``cuda`` or ``cuda:N``. Other GPUs of the same name are accepted. None for any.
     """
     kind, _, index = (wanted or "").partition(":")
 
@@ -139,7 +139,7 @@ def _gpu(index: int) -> str:
 
 
 def is_current(device: torch.device) -> Optional[Callable[[], bool]]:
-    """Return a question whether `device` is the current one; None where it cannot be another."""
+    """Return a predicate whether `device` is current; None if it always is."""
     if device.type != "cuda":
         return None
     import torch
@@ -151,7 +151,7 @@ def is_current(device: torch.device) -> Optional[Callable[[], bool]]:
 
 
 def on_device(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, to be called with `device` as the current one."""
+    """Return `function` wrapped to run with `device` as the current one."""
     import torch
 
     def call(*args: Any) -> Any:
@@ -165,7 +165,7 @@ def on_device(device: torch.device, function: Callable[..., Any]) -> Callable[..
 
 
 def overlap(left: Any, right: Any) -> bool:
-    """Return whether two contiguous tensors have a byte in common."""
+    """Return whether two contiguous tensors overlap in memory."""
     start, other = left.data_ptr(), right.data_ptr()
     stop = start + left.numel() * left.element_size()
     other_stop = other + right.numel() * right.element_size()
@@ -178,9 +178,9 @@ def make_guard(layout: Layout, keys_on: KeysOn, *, into: bool, strided: bool = F
     Parameters
     ----------
     layout : Layout
-        Of the definition.
+        Layout of the definition.
     keys_on : callable
-        Tells where tensors may be; see `ordinary_keys_on`.
+        Maps devices to ordinary dispatch keys; see `ordinary_keys_on`.
     into : bool
         Whether outputs follow the inputs.
     strided : bool
@@ -189,13 +189,13 @@ def make_guard(layout: Layout, keys_on: KeysOn, *, into: bool, strided: bool = F
     Returns
     -------
     callable
-        Of as many arguments as the call has; returns None, or a reason of `stats`. Asks nothing
-        of an argument whose type is wrong, and raises nothing unless torch does.
+        Takes the arguments of a call; returns None, or a reason of `stats`. Does not inspect
+        arguments of a wrong type, and raises only if torch does.
     """
     inputs = len(layout.inputs)
     operands = [*layout.inputs, *(layout.outputs if into else ())]
     names = [f"a{index}" for index in range(len(operands))]
-    # A scalar output that is passed in is a tensor without dimensions.
+    # A scalar output that is passed in is a zero-dimensional tensor.
     scalars = {names[i]: each.scalar for i, each in enumerate(layout.inputs) if each.shape is None}
     tensors = {n: each for n, each in zip(names, operands, strict=True) if n not in scalars}
     lines = [f"def guard({', '.join(names)}):"]
@@ -204,11 +204,11 @@ def make_guard(layout: Layout, keys_on: KeysOn, *, into: bool, strided: bool = F
         if wrong := " or ".join(conditions):
             lines.append(f"if {wrong}: return {reason!r}")
 
-    # Cheap and safe questions first.
+    # Cheap and safe checks first.
     refuse(stats.TYPE, (f"type({n}) is not {kind.__name__}" for n, kind in scalars.items()))
     refuse(stats.TYPE, (f"type({n}) is not tensor and type({n}) is not parameter" for n in tensors))
     if not tensors:
-        return lambda *_args: stats.DEVICE  # nothing says where it is to be computed
+        return lambda *_args: stats.DEVICE  # no tensor determines the device
     first, *others = tensors
     lines += [f"device = {first}.device", "ordinary = keys_on(device)"]
     refuse(stats.DEVICE, ["ordinary is None", *(f"{n}.device != device" for n in others)])
@@ -219,7 +219,7 @@ def make_guard(layout: Layout, keys_on: KeysOn, *, into: bool, strided: bool = F
     lines += [f"shape_{n} = {n}.shape" for n in tensors]
     shapes = {n: each.shape or () for n, each in tensors.items()}
     refuse(stats.SHAPE, (f"len(shape_{n}) != {len(shape)}" for n, shape in shapes.items()))
-    known: dict[str, str] = {}  # where each variable axis is first seen
+    known: dict[str, str] = {}  # first occurrence of each variable axis
     for n, shape in shapes.items():
         sizes = [(f"shape_{n}[{i}]", size) for i, size in enumerate(shape)]
         wanted = [
@@ -227,15 +227,15 @@ def make_guard(layout: Layout, keys_on: KeysOn, *, into: bool, strided: bool = F
             for here, size in sizes
         ]
         refuse(stats.SHAPE, (f"{here} != {size}" for here, size in wanted if here != size))
-    # Elements that share memory, as those of an expanded tensor do, are another matter.
+    # Inputs with elements that share memory, such as expanded tensors, are rejected.
     question = "0 in {0}.stride()" if strided else "not {0}.is_contiguous()"
     refuse(stats.LAYOUT, map(question.format, tensors))
     graded = " or ".join(f"{n}.requires_grad" for n in tensors)
     refuse(stats.GRAD, [f"grad_enabled() and ({graded})"])
     written = [names[index] for index in (*sorted(layout.mutated), *range(inputs, len(names)))]
-    # Torch itself refuses such writes.
+    # torch itself rejects such writes.
     refuse(stats.MODE, (f"{n}.is_inference() and not inference()" for n in written))
-    # What is written may share memory with nothing else.
+    # Written tensors must not share memory with any other argument.
     pairs = [pair for pair in combinations(tensors, 2) if not {*pair}.isdisjoint(written)]
     refuse(stats.OVERLAP, (f"overlap({left}, {right})" for left, right in pairs))
     namespace = {**vars(facts()), "keys_on": keys_on, "overlap": overlap}

@@ -1,17 +1,17 @@
-"""Writes the function that every call of a definition goes through.
+"""Generates the function that every call of a definition passes through.
 
-It holds what can be decided beforehand: how many arguments there are, which of them are tensors,
-where the sizes stand by which a call is looked up. A call like the one before it costs one check of
-all its tensors and nothing else; one like any other before it, a look-up more.
+It contains everything known in advance: the number of arguments, which of them are tensors, and
+where to read the sizes that form the key. A call like the previous one costs a single check of all
+its tensors; a call like any earlier one costs an additional look-up.
 
-What calls of a known pattern take is a *route*, a tuple, so that it is read and replaced as a whole
-by threads that hold no lock::
+The data for calls of a known pattern form a *route*. It is a tuple, so that threads can read and
+replace it as a whole without a lock::
 
     (check, extra, run, good, entry)
 
-``check(*tensors)`` recognises the tensors of a call. ``extra()``, unless it is None, says whether
-this one may be taken as well. ``run(*args)`` makes the call, and ``good(*outputs)`` recognises what
-it returned, if outputs are returned.
+``check(*tensors)`` recognises the tensors of a call. ``extra()``, unless it is None, returns
+whether this particular call may use the route. ``run(*args)`` makes the call, and
+``good(*outputs)`` recognises the returned outputs, if there are any.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     Route = tuple[Any, ...]
 
 FAILURES = (Exception, SystemExit)
-"""What a solution may raise without taking the program down."""
+"""Exceptions of a solution that must not end the program."""
 
 
 State = Literal["shadow", "plain", "out"]
-"""Compared with the original at each call; used as it is; not used any more."""
+"""States: compared with the original at each call; used without comparison; disabled."""
 
 
 class Entry:
@@ -50,25 +50,25 @@ class Entry:
     Parameters
     ----------
     key, target
-        What it was chosen for, and what is called.
+        The key, and the target to call.
     config : ApplyConfig
-        How often it is compared, and how often it may fail.
+        Settings for comparisons and failures.
     comparable : bool
         Whether it can be compared at all.
 
     Attributes
     ----------
     state : str
-        How far it is trusted.
+        Its state.
     failures, checked : int
-        How often it raised, or returned something that is no output of the definition; and how
-        often it was compared with the original, and agreed.
+        Number of calls that raised or returned something that is not a valid output of the
+        definition; and number of comparisons with the original that agreed.
     problem : str
-        Why it is out.
+        The reason why it was disabled.
     due : bool
-        Whether the next call is to be compared.
+        Whether to compare the next call.
     layouts : dict
-        Whether it agreed with the original, by strides of inputs that are not contiguous.
+        Whether it agreed with the original, by strides of non-contiguous inputs.
     """
 
     def __init__(
@@ -91,26 +91,26 @@ class Entry:
         self._lock = threading.Lock()
 
     def draw(self) -> bool:
-        """Draw whether the coming call of a plain entry is to be compared."""
+        """Decide at random whether to compare the next call of a plain entry."""
         if self.share and random.random() < self.share:
             self.due = True
         return self.due
 
     def agreed(self) -> None:
-        """Note that a comparison went well: after so many, the entry is plain."""
+        """Count a successful comparison; after enough of them, the entry becomes plain."""
         with self._lock:
             self.checked += 1
             if self.state == "shadow" and self.checked >= self._wanted:
                 self.state = "plain"
 
     def failed(self) -> bool:
-        """Note a failure; return whether there have been too many."""
+        """Count a failure; return whether the limit is reached."""
         with self._lock:
             self.failures += 1
             return self.failures >= self._max_failures
 
     def take_out(self, problem: str) -> bool:
-        """Use the entry no more; return whether it was used before."""
+        """Disable the entry; return whether it was enabled before."""
         with self._lock:
             if self.state == "out":
                 return False
@@ -118,16 +118,16 @@ class Entry:
             return True
 
     def __str__(self) -> str:
-        """Return what people call the calls that it is for."""
+        """Return a description of the calls that the entry is for."""
         if self.key is None or not self.key.axes:
             return "any call"
         return ", ".join(f"{axis}={size}" for axis, size in (*self.key.axes, *self.key.feats))
 
 
 NOWHERE: Route = (never, None, None, never, None)
-"""The route that no call takes."""
+"""A route that matches no call."""
 
-_MOST_PATTERNS = 4  # of one size: inference mode and others, two devices
+_MOST_PATTERNS = 4  # per size: with and without inference mode, on two devices
 
 
 class Routes:
@@ -136,15 +136,15 @@ class Routes:
     Parameters
     ----------
     most : int
-        For how many sizes there may be routes. Beyond that all are forgotten, and learned anew.
+        Maximum number of sizes. Beyond it all routes are dropped, and learned again.
 
     Attributes
     ----------
     hot : tuple
-        The route that the last call took.
+        The route of the most recent call.
     known : dict
-        For each size its routes, the newest first; or, a string, the reason for which such calls
-        always go to the original.
+        The routes of each size, newest first; or, as a string, the reason why such calls always go
+        to the original.
     """
 
     __slots__ = ("_lock", "_most", "hot", "known")
@@ -155,11 +155,11 @@ class Routes:
         self.clear()
 
     def add(self, key: Any, route: Route) -> None:
-        """Add a route, unless its entry is not in plain use, or there are enough of this size."""
+        """Add a route, unless its entry is not plain, or this size has enough routes."""
         with self._lock:
             others = self.known.get(key, ())
             others = () if isinstance(others, str) else others
-            # Whoever takes an entry out changes its state first, and then comes here.
+            # An entry's state is changed before its routes are removed.
             if len(others) < _MOST_PATTERNS and route[4].state == "plain":
                 self._set(key, (route, *others))
 
@@ -174,12 +174,12 @@ class Routes:
         self.known[key] = found
 
     def retire(self, entry: Entry) -> None:
-        """Take out all routes of sizes that have one to an entry, which is out."""
+        """Remove all routes of every size that has one to a disabled entry."""
         with self._lock:
             for key, found in list(self.known.items()):
                 if not isinstance(found, str) and any(route[4] is entry for route in found):
                     del self.known[key]
-            # Last: who has made one of these hot meanwhile looks whether it is still there.
+            # Last: a thread that sets one of these as hot then checks that it is still known.
             self.hot = NOWHERE
 
     def clear(self) -> None:
@@ -189,7 +189,7 @@ class Routes:
             self.hot = NOWHERE
 
 
-# ----------------------------------------------------------------------------- writing it
+# -------------------------------------------------------------------------------- code generation
 
 
 def write_call(
@@ -200,14 +200,14 @@ def write_call(
     Parameters
     ----------
     layout : Layout
-        Of the definition.
+        Layout of the definition.
     keying : Keying
-        By what calls are looked up.
+        How calls are looked up.
     namespace : mapping
         ``slow``, ``failed``, ``settle``, ``missed``: methods of the dispatcher; ``counters``;
         ``returning`` and ``writing``: its routes.
     by : Maker, optional
-        How calls are recognised. None: there are no routes, each call goes the slow way.
+        How calls are recognised. None: there are no routes, and each call takes the slow path.
     """
     lines = [
         "def call(args, kwargs=None, fallback=None):",
@@ -217,7 +217,7 @@ def write_call(
         "    n = len(a)",
     ]
     inputs, outputs = len(layout.inputs), len(layout.outputs)
-    # Without outputs both conventions are the same.
+    # Without outputs the two conventions are identical.
     for into in (False, True) if outputs else (False,):
         slow = f"return slow(a, {into}, args, kwargs, fallback)"
         body = [slow] if by is None else _quick(layout, keying, into, slow)
@@ -242,7 +242,7 @@ def _indented(lines: Iterable[str], depth: int = 1) -> list[str]:
 
 
 def _by_name(layout: Layout) -> list[str]:
-    """Take all inputs by name, the commonest way, without looking at how they are ordered."""
+    """Accept all inputs by name, the most common form, without checking their order."""
     names = [repr(operand.name) for operand in layout.inputs]
     if not names:
         return ["else:", "    a = by_name(args, kwargs)"]
@@ -254,12 +254,12 @@ def _by_name(layout: Layout) -> list[str]:
         "    try:",
         f"        a = ({given},)",
         "    except KeyError:",
-        "        a = by_name(args, kwargs)",  # says what is wrong
+        "        a = by_name(args, kwargs)",  # reports the error
     ]
 
 
 def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
-    """Write one convention's part of the function."""
+    """Generate one convention's part of the function."""
     inputs = len(layout.inputs)
     names = [f"a{index}" for index in range(inputs + (len(layout.outputs) if into else 0))]
     outputs = names[inputs:]
@@ -273,8 +273,7 @@ def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
         body += [f"{_ROUTE} = {routes}.hot", f"if not {check}:", *_indented(look_up)]
     else:
         body += look_up
-    # What a call of one pattern has beside its tensors, and what no check sees: forward-mode
-    # gradients.
+    # Conditions that no check of tensors covers: scalars, and forward-mode gradients.
     wrong = [
         f"type({name}) is not {operand.scalar.__name__}"
         for name, operand in zip(names, layout.inputs, strict=False)
@@ -286,7 +285,7 @@ def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
         f"if {' or '.join(wrong)}:",
         f"    {slow}",
         "try:",
-        f"    result = run({', '.join(names)})",  # quicker than `run(*a)`
+        f"    result = run({', '.join(names)})",  # faster than `run(*a)`
         "except FAILURES as error:",
         "    caught = error",
         "else:",
@@ -320,7 +319,7 @@ def _look_up(keying: Keying, routes: str, check: str, slow: str) -> list[str]:
     if keying.sizes_decide:
         lines += [
             f"{routes}.hot = route",
-            # It may have been retired since it was looked up.
+            # It may have been removed since the look-up.
             f"if {routes}.known.get(key) is not found:",
             f"    {routes}.hot = NOWHERE",
         ]
@@ -328,7 +327,7 @@ def _look_up(keying: Keying, routes: str, check: str, slow: str) -> list[str]:
 
 
 def _finish(returned: int) -> list[str]:
-    """Count a hit, and return so many outputs if they are what they were before."""
+    """Count a hit, and return the outputs if they match earlier ones."""
     if not returned:
         return ["counters.hits += 1", "return None"]
     good = "good(result)"

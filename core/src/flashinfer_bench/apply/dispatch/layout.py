@@ -1,4 +1,4 @@
-"""What a definition says about the arguments of a call, and how calls are looked up."""
+"""The arguments of a definition's calls, and how calls are looked up."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """Inputs and outputs of a definition, in the order of their declaration.
+    """Inputs and outputs of a definition, in declaration order.
 
     Attributes
     ----------
     mutated : frozenset of int
-        Inputs, by position, that the computation writes to.
+        Positions of the inputs that the computation writes to.
     """
 
     definition: Definition
@@ -35,7 +35,7 @@ class Layout:
 
     @classmethod
     def of(cls, definition: Definition) -> Layout:
-        """Work out the layout of a definition.
+        """Compute the layout of a definition.
 
         Raises
         ------
@@ -59,12 +59,12 @@ class Layout:
 
     @cached_property
     def tensors(self) -> tuple[int, ...]:
-        """Positions of the inputs that are tensors."""
+        """Positions of the tensor inputs."""
         return tuple(i for i, each in enumerate(self.inputs) if each.shape is not None)
 
     @cached_property
     def places(self) -> tuple[tuple[str, int, int], ...]:
-        """Where each variable axis is first seen: (axis, position of the input, dimension)."""
+        """First occurrence of each variable axis: (axis, position of the input, dimension)."""
         return tuple((axis, *place) for axis, place in first_places(self.inputs).items())
 
     @cached_property
@@ -75,15 +75,15 @@ class Layout:
         return bool(self.tensors) and known.issuperset(s for s in sizes if isinstance(s, str))
 
     def sizes(self, args: Sequence[Any]) -> dict[str, int]:
-        """Return the size of each variable axis that the inputs show."""
+        """Return the size of each variable axis that an input has."""
         return {axis: args[position].shape[dim] for axis, position, dim in self.places}
 
     def tensors_of(self, args: Sequence[Any]) -> list[Any]:
-        """Return the tensors of a call, outputs behind inputs: also those of scalar outputs."""
+        """Return the tensors of a call, inputs before outputs, including scalar outputs."""
         return [args[index] for index in self.tensors] + list(args[len(self.inputs) :])
 
     def wrong_count(self, given: int) -> NoReturn:
-        """Refuse a call with another number of arguments than either convention has."""
+        """Raise if the number of arguments fits neither convention."""
         inputs, outputs = len(self.inputs), len(self.outputs)
         raise ValueError(
             f"{self.name!r} got {given} arguments; a value-returning call takes {inputs}, "
@@ -92,27 +92,27 @@ class Layout:
 
 
 class Keying:
-    """How the calls of a definition are looked up, in a form that is quick to make.
+    """How the calls of a definition are looked up, in a form that is fast to compute.
 
     Parameters
     ----------
     layout : Layout
-        Of the definition.
+        Layout of the definition.
     builder : ApplyKeyBuilder, optional
         Makes the keys of the table. None if one target serves all calls.
 
     Attributes
     ----------
     expression : str
-        Python for what a call is looked up by, with ``a`` the arguments and ``a0``, ``a1``, … each
-        of them: the size of the only variable axis, a tuple of several; with features behind them;
-        or the key itself. `namespace` has what else stands in it.
+        Python expression for the look-up value of a call, with ``a`` for the arguments and ``a0``,
+        ``a1``, … for each of them: the size of the only variable axis, or a tuple of sizes,
+        followed by any features; or the key itself. `namespace` holds other names in it.
     sizes_decide : bool
-        Whether all calls with tensors of the same shapes have the same key.
+        Whether calls with tensors of the same shapes always have the same key.
     reads_data : bool
         Whether making a key waits for the device.
     of : callable
-        Returns what `expression` says, of the arguments.
+        Evaluates `expression` for given arguments.
     """
 
     def __init__(self, layout: Layout, builder: Optional[ApplyKeyBuilder]) -> None:
@@ -126,7 +126,7 @@ class Keying:
         kind = type(builder)
         if self.sizes_decide:
             self.expression = sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})"
-        # Of such a builder the key follows from axes and features; another may do as it likes.
+        # Such a builder makes keys from axes and features; others may do anything.
         elif (
             issubclass(kind, AxesOnlyKeyBuilder)
             and kind.build_from_args is AxesOnlyKeyBuilder.build_from_args
@@ -143,5 +143,5 @@ class Keying:
         )
 
     def key(self, args: Sequence[Any]) -> Optional[ApplyKey]:
-        """Return the key in the form that tables have."""
+        """Return the key in the form used by tables."""
         return None if self.builder is None else self.builder.build_from_args(args)

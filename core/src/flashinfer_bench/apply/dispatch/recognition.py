@@ -1,20 +1,21 @@
-"""The quickest way on this machine to recognise calls like earlier ones.
+"""The fastest available way to recognise calls like earlier ones.
 
-A *maker* is given the tensors of a call, and positions of those that are written to. It returns a
-check that passes for tensors like these: of the same exact type, dispatch keys, dtype, device,
-shape, strides and ``requires_grad``, in a thread where no mode is on and no gradient would be
-recorded, with what is written to sharing no memory. With ``anywhere=True`` the thread is not asked.
+A *maker* takes the tensors of a call, and the positions of those that are written to. It returns a
+check that accepts tensors of the same exact type, dispatch keys, dtype, device, shape, strides and
+``requires_grad``, in a thread where no mode is on and no gradient would be recorded, if written
+tensors share no memory with others. With ``anywhere=True`` the thread is not checked.
 
-The quickest one is a small C++ extension of fib-native-toolkit (`fib_apply_helper`), which is
-compiled into the cache in the background, or by ``fib apply build``. Without it there is what
-torch.compile asks before each call of a compiled function: `torch._C._dynamo.guards.TensorGuards`.
-It is not public, so it is used only with releases of torch that it was tried out with. What it
-passes over is asked apart. Without that, too, each call is examined in Python (`guards`).
+The fastest maker is a small C++ extension of fib-native-toolkit (`fib_apply_helper`), which is
+compiled into the cache in the background, or by ``fib apply build``. Without it, the guards that
+torch.compile evaluates before each call of a compiled function are used:
+`torch._C._dynamo.guards.TensorGuards`. They are private, so they are used only with releases of
+torch that have been tested. Conditions that they do not cover are checked separately. If neither is
+available, each call is examined in Python (`guards`).
 
-TensorGuards asks any tensor for its sizes. One that has none, because it is a nested tensor of the
-strided kind or stands for one in a transform, raises in C++ where nothing catches that, and the
-process ends. Such tensors are turned away before; but for one that a program has kept from a
-transform over nested tensors beyond its end, with which torch can do nothing either.
+TensorGuards reads the sizes of every tensor. If a tensor has none, because it is a strided nested
+tensor or represents one in a transform, this raises in C++ where nothing catches it, and the
+process ends. Such tensors are rejected beforehand. The exception is a tensor that a program has
+kept beyond the end of a transform over nested tensors; torch cannot use such a tensor either.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KNOWN_RELEASES = ("2.11", "2.13")
-"""Releases of torch whose checker does what is wanted of it, and does not end the process."""
+"""Releases of torch whose guards work as required and do not end the process."""
 
-# What compiles it: `build_helper`, and `helper_folder`.
+# The module that compiles it: provides `build_helper` and `helper_folder`.
 __getattr__, __dir__ = moved(__name__, "fib_apply_helper", "fib-native-toolkit")
 
 
 def recognition() -> Optional[Maker]:
-    """Return the quickest maker that works here; None if calls must be examined in Python."""
+    """Return the fastest maker available; None if calls must be examined in Python."""
     made = by_helper()
     if made is None and (checker := tensor_guards()) is not None:
         made = by_torch(checker)
@@ -55,7 +56,7 @@ def recognition() -> Optional[Maker]:
 
 
 def when_quicker(renew: Callable[[], None]) -> None:
-    """Have the helper compiled, if it is not there, and a method called once it is.
+    """Compile the helper in the background if necessary, and call a method when it is ready.
 
     Parameters
     ----------
@@ -75,18 +76,18 @@ def recogniser(
     *,
     anywhere: bool = False,
 ) -> Optional[Check]:
-    """Return a check that passes for the tensors of a call like these, and for no others.
+    """Return a check that accepts tensors like those of a given call, and no others.
 
-    Strides of dimensions with one element may differ: those of slices do.
+    Strides of dimensions with one element may differ, as they do for slices.
 
     Parameters
     ----------
     by : Maker, optional
         How to recognise them.
     tensors : sequence of torch.Tensor
-        Those of a call, of which there should be one at least.
+        The tensors of a call, at least one.
     written, anywhere
-        See the top of this module.
+        See the module docstring.
 
     Returns
     -------
@@ -104,7 +105,7 @@ def recogniser(
 
 
 def recogniser_of(by: Optional[Maker], values: Sequence[Any]) -> Check:
-    """Return a check that passes for outputs like these; one that never does, if need be."""
+    """Return a check that accepts outputs like these; if impossible, one that accepts none."""
     plain = all(facts().is_tensor(each) for each in values)
     return (recogniser(by, values, anywhere=True) if plain else None) or never
 
@@ -115,7 +116,7 @@ def never(*_args: Any) -> bool:
 
 
 def by_helper() -> Optional[Maker]:
-    """Return a maker by the compiled helper; None if there is none for this torch and Python."""
+    """Return a maker that uses the compiled helper; None if none fits this torch and Python."""
     try:
         make = import_string("fib_apply_helper:helper")()
     except ImportError:  # fib-native-toolkit is not installed
@@ -131,12 +132,12 @@ def by_helper() -> Optional[Maker]:
     return None if make is None else made
 
 
-# ------------------------------------------------------------------------ the checker of torch
+# --------------------------------------------------------------------------------- torch's guards
 
 
 @lru_cache(maxsize=1)
 def tensor_guards() -> Optional[Callable[..., Any]]:
-    """Return the checker of torch, if it is known to do what is wanted of it."""
+    """Return torch's guards, if this release is known to work as required."""
     import torch
 
     if ".".join(torch.__version__.split(".")[:2]) not in KNOWN_RELEASES:
@@ -151,7 +152,7 @@ def tensor_guards() -> Optional[Callable[..., Any]]:
 
 
 def by_torch(checker: Callable[..., Any]) -> Maker:
-    """Return a maker by what `tensor_guards` returned."""
+    """Return a maker that uses the result of `tensor_guards`."""
     return partial(_check_by_torch, checker)
 
 
@@ -160,21 +161,21 @@ def _check_by_torch(
     tensors: Sequence[torch.Tensor],
     written: Sequence[int] = (),
     *,
-    anywhere: bool = False,  # it looks at the thread's keys as they show in tensors
+    anywhere: bool = False,  # always checks the thread's keys, as part of the tensors' keys
 ) -> Check:
     import torch
 
     if any(sum(tensors[index] is each for each in tensors) > 1 for index in written):
-        return never  # what is written to shares its memory
+        return never  # written memory is shared
     names = [f"a{index}" for index in range(len(tensors))]
-    # The checker wants each tensor to be another object.
+    # The guards require distinct tensor objects.
     first: dict[int, str] = {}
     same = ""
     for name, tensor in zip(names, tensors, strict=True):
         if first.setdefault(id(tensor), name) != name:
             same += f"{name} is {first[id(tensor)]} and "
     distinct = [tensors[names.index(name)] for name in first.values()]
-    # Both must be given: without them it reads what is not there.
+    # Both arguments are required: without them it reads invalid memory.
     sizes, strides = [list(each.shape) for each in distinct], [_strides(each) for each in distinct]
     made = checker(*distinct, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     nested = " or ".join(f"{name}.is_nested" for name in first.values())
@@ -208,7 +209,7 @@ def _check_by_torch(
         "modes": facts().modes,
         "grad_enabled": facts().grad_enabled,
     }
-    # No sizes in the source: that would be compiled, and kept, for each.
+    # No sizes in the source, because each variant would be compiled and kept.
     for index, each in enumerate(tensors) if written else ():
         namespace[f"bytes_{index}"] = each.numel() * each.element_size()
     source = "\n".join([*lines, "    return True\n"])
@@ -216,7 +217,7 @@ def _check_by_torch(
 
 
 def _strides(tensor: torch.Tensor) -> list[Optional[int]]:
-    """Return strides, None where any will do: no element is found by them."""
+    """Return strides, with None for those that do not matter because they address no element."""
     some = tensor.numel() > 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return [stride if some and size > 1 else None for size, stride in pairs]

@@ -1,4 +1,4 @@
-"""Comparing a solution with the original, in calls that the original answers."""
+"""Compare a solution with the original in calls that the original answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch.layout import Layout
 
-# Whose outputs are drawn at random: two correct calls differ.
+# Op types with random outputs: two correct calls differ.
 _RANDOM = frozenset({"sampling"})
 
 
 class Disagreement(Exception):
-    """A solution computed something else than the original."""
+    """A solution's results differ from those of the original."""
 
 
 class Shadow:
@@ -30,15 +30,15 @@ class Shadow:
     Parameters
     ----------
     layout : Layout
-        Of the definition.
+        Layout of the definition.
     config : ApplyConfig
-        Its ``max_atol`` and ``max_rtol`` stand over the tolerance of the definition, and that over
-        the default for the dtypes.
+        ``max_atol`` and ``max_rtol`` take precedence over the tolerance of the definition, which
+        takes precedence over the default for the dtypes.
 
     Attributes
     ----------
     comparable : bool
-        Whether two correct calls give the same: not if outputs are drawn at random.
+        Whether two correct calls give the same result; False if outputs are random.
     """
 
     def __init__(self, layout: Layout, config: ApplyConfig) -> None:
@@ -58,10 +58,10 @@ class Shadow:
         ]
 
     def prepare(self, args: Sequence[Any], *, into: bool) -> list[Any]:
-        """Return arguments for the solution, before the original gets those of the call.
+        """Return arguments for the solution, before the original receives those of the call.
 
-        All tensors are copies, so that nothing the solution does reaches the caller; outputs are
-        filled with values that stand out.
+        All tensors are copies, so that nothing the solution does affects the caller; outputs are
+        filled with conspicuous values.
         """
         import torch
 
@@ -86,30 +86,30 @@ class Shadow:
         into: bool,
         pure: bool = False,
     ) -> None:
-        """Call the solution, and compare what it computes with what the original has computed.
+        """Call the solution, and compare its results with those of the original.
 
         Parameters
         ----------
         run : callable
             The solution.
         mine : sequence
-            What `prepare` returned.
+            The result of `prepare`.
         args : sequence
             The arguments of the call; the original has been called with them.
         expected : Any
-            What it returned.
+            The original's return value.
         into : bool
-            Whether it has written its outputs to the last of `args` instead.
+            Whether the original has written its outputs to the last of `args` instead.
         pure : bool
-            Whether the original has been called with copies of `args`: what it returned then also
-            stands for what it writes to its inputs.
+            Whether the original has been called with copies of `args`; its return value then also
+            represents the inputs that it writes to.
 
         Raises
         ------
         Disagreement
             If they differ by more than the tolerance, or the solution changed an input.
         WrongOutputError
-            If the solution returned something that is no output of the definition.
+            If the solution returned something that is not a valid output of the definition.
         Exception
             Whatever the solution raises.
         """
@@ -125,12 +125,12 @@ class Shadow:
             self._compare_mutated(mine, args)
 
     def compare_outputs(self, result: Any, inputs: Sequence[Any], expected: Any) -> None:
-        """Compare what a solution has returned for inputs with what the original has.
+        """Compare the results of a solution with those of the original.
 
         Raises
         ------
         Disagreement, WrongOutputError
-            As of `compare`.
+            As for `compare`.
         """
         outputs = checked_outputs(self._layout, result, inputs)
         if not outputs:
@@ -166,7 +166,7 @@ class Shadow:
 
 
 def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Compare bytes: torch does not see what a kernel writes, and NaN equals nothing."""
+    """Compare bytes: torch does not track writes by kernels, and NaN is not equal to itself."""
     import torch
 
     flat = (each.detach().reshape(-1).view(torch.uint8) for each in (left, right))

@@ -1,43 +1,43 @@
-"""What became of the calls."""
+"""Counters of what happened to the calls."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
 
-NO_CHOICE = "no choice"  # nobody has recorded such a size, or nothing eligible
-TYPE = "type"  # no tensor, a subclass of one, or a scalar of another type
+NO_CHOICE = "no choice"  # the size was not recorded, or no eligible solution was
+TYPE = "type"  # not a tensor, a tensor subclass, or a scalar of the wrong type
 DTYPE = "dtype"
-DEVICE = "device"  # other hardware than the table's, or several devices
+DEVICE = "device"  # hardware other than the table's, or several devices
 SHAPE = "shape"  # rank, a constant axis, or inputs that disagree on an axis
 LAYOUT = "layout"  # not contiguous
-GRAD = "grad"  # a gradient is wanted, which substitutes have none of
-MODE = "mode"  # autocast, a mode of torch, or a tensor that is not just numbers in memory
+GRAD = "grad"  # a gradient is required, which substitutes do not provide
+MODE = "mode"  # autocast, a mode of torch, or a tensor that is not plain data in memory
 OVERLAP = "overlap"  # an output shares memory with an input or with another output
 KEY = "key"  # the key builder failed
 BUILD = "build"  # the solution could not be built
 CAPTURE = "capture"  # seen for the first time while a CUDA graph is captured
-OUT = "taken out"  # the solution has failed too often, or computed something else
+OUT = "taken out"  # the solution failed too often, or its results differed
 OUTPUTS = "outputs"  # outputs cannot be allocated for a destination-passing solution
-SHADOW = "not comparable"  # what a comparison with the original needs cannot be had
-REENTRANT = "reentrant"  # the solution itself makes such a call
+SHADOW = "not comparable"  # a comparison with the original is not possible
+REENTRANT = "reentrant"  # the call comes from the solution itself
 
 
 @dataclass(frozen=True)
 class Stats:
-    """How often what happened.
+    """Number of calls, by outcome.
 
     Parameters
     ----------
     hits : int
-        Calls that a solution answered.
+        Calls answered by a solution.
     fallbacks : int
-        Calls that the original answered: misses, failed solutions and shadow checks.
+        Calls answered by the original: misses, failed solutions and shadow checks.
     errors : int
-        Calls in which a solution raised, or returned something that is no output of the definition,
-        or was found by a shadow check to compute something else.
+        Calls in which a solution raised, returned something that is not a valid output of the
+        definition, or failed a shadow check.
     misses : dict of str to int
-        Calls that no solution was tried for, by reason; one of those above.
+        Calls for which no solution was tried, by reason; the reasons are listed above.
     """
 
     hits: int = 0
@@ -47,17 +47,17 @@ class Stats:
 
 
 class Counters:
-    """Counts that several threads add to.
+    """Counters that several threads increment.
 
-    `hits` and `unknown` are added to without a lock: under the global interpreter lock nothing can
-    come between reading and writing of ``counters.hits += 1``.
+    `hits` and `unknown` are incremented without a lock: under the global interpreter lock
+    ``counters.hits += 1`` cannot be interrupted.
 
     Attributes
     ----------
     hits : int
-        Calls that a solution answered.
+        Calls answered by a solution.
     unknown : int
-        Calls of sizes that there is no solution for and that the original answered.
+        Calls of sizes without a solution, answered by the original.
     """
 
     __slots__ = ("_errors", "_fallbacks", "_lock", "_misses", "hits", "unknown")
@@ -71,7 +71,7 @@ class Counters:
         self._lock = threading.Lock()
 
     def miss(self, reason: str) -> None:
-        """Count a call that no solution was tried for."""
+        """Count a call for which no solution was tried."""
         with self._lock:
             self._misses[reason] = self._misses.get(reason, 0) + 1
 
@@ -86,20 +86,20 @@ class Counters:
             self._errors += 1
 
     def error_after_all(self) -> None:
-        """Count what was counted as a hit as a failure of the solution."""
+        """Turn a hit into a failure of the solution."""
         with self._lock:
             self.hits -= 1
             self._errors += 1
 
     def miss_after_all(self, reason: str) -> None:
-        """Count what was counted as a hit as a call that the original answers."""
+        """Turn a hit into a call that the original answers."""
         self.miss(reason)
         with self._lock:
             self.hits -= 1
             self._fallbacks += 1
 
     def snapshot(self) -> Stats:
-        """Return the counts as they are now."""
+        """Return the current counts."""
         with self._lock:
             misses, unknown = dict(self._misses), self.unknown
             if unknown:

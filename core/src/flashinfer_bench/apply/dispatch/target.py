@@ -1,4 +1,4 @@
-"""A built solution, how it is called in either convention, and what it may return."""
+"""A built solution: how to call it in either convention, and checks of its outputs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class Resolver(Protocol):
-    """Chooses and builds solutions."""
+    """Selects and builds solutions."""
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
-        """Return what takes the calls with a key; None if nothing does.
+        """Return the target for a key; None if there is none.
 
-        Called when a key is first seen, not while a CUDA graph is captured; perhaps by several
-        threads at once, and again for keys that have been forgotten.
+        Called when a key is first seen, but not during CUDA graph capture; possibly by several
+        threads concurrently, and again for keys that have been dropped.
         """
         ...
 
@@ -48,16 +48,16 @@ class Target:
     Parameters
     ----------
     function : callable
-        Takes positional arguments: the inputs, and the outputs after them if it is
+        Takes positional arguments: the inputs, followed by the outputs if it is
         destination-passing.
     definition : Definition
-        What it computes.
+        The definition that it implements.
     solution : str
-        What it is called in messages and counts.
+        Name used in messages and counts.
     destination_passing : bool
         Whether it takes its outputs as arguments.
     owner : object, optional
-        Kept alive as long as the target: a `Runnable`, whose build the function is part of.
+        Kept alive as long as the target: the `Runnable` whose build contains the function.
     """
 
     function: Function
@@ -70,17 +70,17 @@ class Target:
     def from_runnable(
         cls, runnable: Runnable, definition: Definition, solution: Optional[str] = None
     ) -> Target:
-        """Return a target that calls the function of a build, without what is around it.
+        """Return a target that calls the function of a build directly, without the Runnable.
 
         Parameters
         ----------
         runnable : Runnable
-            The build. Cleaning it up later does not take the function away from the target.
+            The build. Cleaning it up later does not affect the target's function.
         definition : Definition
-            What is to be called.
+            The definition to call it for.
         solution : str, optional
-            Name of the solution; default: the one that was built. Solutions that differ in nothing
-            but their name share a build.
+            Name of the solution; default: that of the build. Solutions that differ only in name
+            share a build.
         """
         return cls(
             runnable._callable,
@@ -91,9 +91,9 @@ class Target:
         )
 
     def explained(self, error: Exception) -> Exception:
-        """Return what the builder makes of an error, or the error itself.
+        """Return the builder's explanation of an error, or the error itself.
 
-        Languages that compile when a function is first called tell a failed build this way.
+        Languages that compile on first call report a failed build this way.
         """
         explain = self.owner._explain if self.owner is not None else None
         if explain is None:
@@ -114,18 +114,18 @@ def by_names(
     fixed: Optional[Mapping[str, Any]] = None,
     order: Optional[Sequence[str]] = None,
 ) -> Function:
-    """Return a function of positional arguments that calls `function` with them by name.
+    """Return a function of positional arguments that calls `function` with keyword arguments.
 
     Parameters
     ----------
     function : callable
-        What is called.
+        The function to call.
     names : sequence of str
-        What the arguments are called.
+        Names of the arguments.
     fixed : mapping, optional
-        Further arguments, the same in each call.
+        Additional arguments, the same in each call.
     order : sequence of str, optional
-        Pass all by position instead, in this order of their names.
+        If given, pass all arguments by position, in this order of their names.
     """
     always = dict(fixed or {})
     passed = [*names, *always] if order is None else [*order]
@@ -138,45 +138,45 @@ def by_names(
     return compile_source(source, "by_name", {"call": function, "fixed": always}, "by name")
 
 
-# A CUDA graph replays launches of kernels: the code of a kernel, and whatever its module holds,
-# must be there as long as the graph is. Nobody tells how long that is, so a target that has served
-# tensors on a GPU is never let go. There are no more of them than solutions that were built.
+# A CUDA graph replays kernel launches: a kernel's code, and everything its module holds, must exist
+# as long as the graph. The lifetime of a graph is unknown, so a target that has served tensors on a
+# GPU is never released. There are at most as many of them as built solutions.
 kept: dict[int, tuple[Any, ...]] = {}
 
 
 def keep_for_ever(target: Target) -> None:
-    """Keep the function of a target, and the build that it is part of."""
+    """Keep the function of a target, and its build."""
     kept[id(target.function)] = (target.function, target.owner)
 
 
-# -------------------------------------------------------------------------- what it may return
+# ---------------------------------------------------------------------------------- output checks
 
 
 class WrongOutputError(Exception):
-    """A solution returned something that is not an output of its definition."""
+    """A solution returned something that is not a valid output of its definition."""
 
 
 def checked_outputs(layout: Layout, result: Any, args: Sequence[Any]) -> list[Any]:
-    """Return what a solution returned as a list of outputs in declaration order.
+    """Return the outputs of a solution as a list in declaration order.
 
     Parameters
     ----------
     layout : Layout
-        Of the definition.
+        Layout of the definition.
     result : Any
-        What the solution returned.
+        The solution's return value.
     args : sequence
-        The inputs, which the guard has let through.
+        The inputs, which the guard has accepted.
 
     Raises
     ------
     WrongOutputError
-        If their number, or the type, dtype, device or shape of one is not what the definition
-        declares for these inputs.
+        If the number of outputs, or the type, dtype, device or shape of one, does not match the
+        definition for these inputs.
     """
     wanted = layout.outputs
     if not wanted:
-        return []  # it works by what it writes; whatever it returns is of no use to anyone
+        return []  # it writes its results; the return value is ignored
     try:
         outputs = list_outputs(result, layout.definition)
     except ValueError as error:
@@ -195,7 +195,7 @@ def checked_outputs(layout: Layout, result: Any, args: Sequence[Any]) -> list[An
 
 
 def _wrong(operand: Operand, output: Any, sizes: dict[str, int], device: Any) -> str:
-    """Return what an output is instead of what is declared; empty if nothing is wrong."""
+    """Return how an output deviates from its declaration; empty if it does not."""
     asked = facts()
     if operand.shape is None and type(output) is operand.scalar:
         return ""
@@ -208,7 +208,7 @@ def _wrong(operand: Operand, output: Any, sizes: dict[str, int], device: Any) ->
     if output.dtype is not operand.dtype:
         return f"a tensor of {output.dtype}"
     declared, shape = operand.shape or (), output.shape
-    # The first output sets axes that no input shows.
+    # The first output sets the axes that no input has.
     fits = len(declared) == len(shape) and all(
         sizes.setdefault(size, here) == here if isinstance(size, str) else size == here
         for size, here in zip(declared, shape, strict=True)
@@ -217,13 +217,13 @@ def _wrong(operand: Operand, output: Any, sizes: dict[str, int], device: Any) ->
 
 
 def packed(outputs: Sequence[Any]) -> Any:
-    """Return outputs as a call does: one as itself, several as a tuple, none as None."""
+    """Return outputs in the form of a call's result: one unwrapped, several as a tuple, or None."""
     if len(outputs) == 1:
         return outputs[0]
     return tuple(outputs) if outputs else None
 
 
-# ---------------------------------------------------------------------------- how it is called
+# ---------------------------------------------------------------------------- calling conventions
 
 
 def function_for(
@@ -234,11 +234,11 @@ def function_for(
     Parameters
     ----------
     target : Target
-        What is called.
+        The target.
     layout : Layout
-        Of its definition.
+        Layout of its definition.
     args : sequence
-        Inputs, and outputs if `into`; the guard has let them through.
+        Inputs, and outputs if `into`; the guard has accepted them.
     by : Maker, optional
         How to recognise outputs like earlier ones.
     into : bool
@@ -247,7 +247,7 @@ def function_for(
     Returns
     -------
     callable or None
-        None if outputs are to be allocated, and their shapes do not follow from the inputs.
+        None if outputs must be allocated and their shapes do not follow from the inputs.
     """
     if into == target.destination_passing:
         return target.function
@@ -260,7 +260,7 @@ def _copying(function: Function, layout: Layout, by: Optional[Maker]) -> Functio
     """Return a function of inputs and outputs, for arguments of the same shapes each time."""
     count = len(layout.inputs)
     single = len(layout.outputs) == 1
-    # Recognises an output like the last one, which has been checked in full.
+    # Recognises an output like the previous one, which has been checked in full.
     usual: Function = never
 
     def into(*args: Any) -> None:
@@ -272,7 +272,7 @@ def _copying(function: Function, layout: Layout, by: Optional[Maker]) -> Functio
             return
         outputs, places = checked_outputs(layout, result, inputs), args[count:]
         for output, place in zip(outputs, places, strict=True):
-            # Of a place no input need show the axes.
+            # The destination may have axes that no input has.
             shape = list(getattr(output, "shape", ()))
             if shape != list(place.shape):
                 raise WrongOutputError(
@@ -287,7 +287,7 @@ def _copying(function: Function, layout: Layout, by: Optional[Maker]) -> Functio
 
 
 def _allocating(function: Function, layout: Layout, args: Sequence[Any]) -> Function:
-    """Return a function of the inputs that allocates outputs for inputs of these very shapes."""
+    """Return a function of the inputs that allocates outputs for inputs of exactly these shapes."""
     sizes = layout.sizes(args)
     device = args[layout.tensors[0]].device
     allocate = _quick_allocator(device.type) or _public_allocator(device)
@@ -325,7 +325,7 @@ def _public_allocator(device: torch.device) -> Function:
 
 @lru_cache(maxsize=8)
 def _quick_allocator(kind: str) -> Optional[Function]:
-    """Return what compiled graphs allocate with, in a third of the time, if it works here.
+    """Return the allocator of compiled graphs, three times as fast, if it works here.
 
     It allocates on the current device of its kind.
     """
@@ -335,9 +335,9 @@ def _quick_allocator(kind: str) -> Optional[Function]:
         from torch._C._dynamo import guards
 
         allocate: Function = getattr(guards, f"_empty_strided_{kind}")
-        # Nothing that takes memory: a CUDA graph may be under capture.
+        # Allocates no memory: a CUDA graph may be under capture.
         made = in_fresh_thread(allocate, (0, 3), (3, 1), torch.bfloat16)
         found = (type(made), tuple(made.shape), made.dtype, made.device.type)
-    except (ImportError, AttributeError, RuntimeError, TypeError):  # it is not public
+    except (ImportError, AttributeError, RuntimeError, TypeError):  # private API
         return None
     return allocate if found == (torch.Tensor, (0, 3), torch.bfloat16, kind) else None

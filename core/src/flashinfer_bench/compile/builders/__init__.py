@@ -1,8 +1,8 @@
 """The builders of installed plugins, by the names of their classes.
 
-``from flashinfer_bench.compile.builders import TritonBuilder`` works where the plugin is installed;
-elsewhere it is an ImportError that names what to install. Nothing is imported before it is asked
-for.
+``from flashinfer_bench.compile.builders import TritonBuilder`` works if the plugin is installed;
+otherwise it raises an ImportError that names the package to install. Builders are imported on first
+use.
 """
 
 from flashinfer_bench._lazy import old_names

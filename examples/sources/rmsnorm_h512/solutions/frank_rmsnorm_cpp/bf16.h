@@ -11,7 +11,7 @@ inline float widen(uint16_t half) {
   return wide;
 }
 
-// Rounds to the nearest, and to even between two. NaN is none of our inputs.
+// Rounds to nearest, ties to even. Inputs never contain NaN.
 inline uint16_t narrow(float wide) {
   uint32_t bits;
   std::memcpy(&bits, &wide, sizeof(bits));

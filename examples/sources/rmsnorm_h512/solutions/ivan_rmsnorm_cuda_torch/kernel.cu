@@ -1,4 +1,4 @@
-// One warp for each token; nothing of torch is included here, which keeps nvcc quick.
+// One warp for each token; no torch header is included, so nvcc compiles quickly.
 #include <cuda_bf16.h>
 
 #include "kernel.cuh"

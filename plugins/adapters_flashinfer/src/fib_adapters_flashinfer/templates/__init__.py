@@ -1,16 +1,16 @@
-"""Adapters that are generated from what FlashInfer itself says about its functions.
+"""Adapters that are generated from FlashInfer's own descriptions of its functions.
 
-Since release 0.6.10 a function of FlashInfer may carry a trace template, which tells its inputs,
-its outputs, and the name of the definition that a call is of. A `TemplateAdapter` makes a route of
-each of them, but for those that an adapter here is written for by hand.
+Since release 0.6.10 a FlashInfer function may have a trace template, which describes its inputs,
+its outputs, and the name of a call's definition. A `TemplateAdapter` makes a route for each such
+function, except for those with a hand-written adapter.
 
-FlashInfer lists them in ``flashinfer.api_logging._TRACE_REGISTRY``: the function, the template and
-a label, once for each template. Where a function has several, something chooses one by the
-arguments of the call. Later releases list these choosers in ``_TRACE_DISPATCHERS``; in earlier ones
-they are found in the function's own ``fi_trace``, which calls them. A function is in the list once
-its module has been imported.
+FlashInfer lists them in ``flashinfer.api_logging._TRACE_REGISTRY``: function, template and label,
+one entry per template. If a function has several templates, a chooser selects one by the arguments
+of the call. Later releases list these choosers in ``_TRACE_DISPATCHERS``; in earlier ones they are
+found in the function's own ``fi_trace``, which calls them. A function is listed once its module has
+been imported.
 
-`plan` reads what each argument of a function is, by one template, and what it returns.
+`plan` determines from a template the meaning of each argument and the returned values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ANYTHING = (Exception,)
 
 @functools.cache
 def _by_hand() -> frozenset[str]:
-    """Return the functions that adapters are written for by hand: they know more."""
+    """Return the functions with hand-written adapters, which support more."""
     records = fib_adapters_flashinfer.fib_register_adapters()
     paths = [path for record in records for path in record.targets if path != FIRST]
     return frozenset(path.split(".", 2)[2] for path in paths)
@@ -58,18 +58,19 @@ def _by_hand() -> frozenset[str]:
 
 @dataclass(frozen=True, eq=False)
 class Api:
-    """A function of FlashInfer that has templates.
+    """A FlashInfer function that has templates.
 
     Parameters
     ----------
     path : str
-        Where it is found: ``"flashinfer.activation.silu_and_mul"``.
+        Path of the function: ``"flashinfer.activation.silu_and_mul"``.
     function : callable
-        The function itself, without FlashInfer's logging around it.
+        The function itself, without FlashInfer's logging wrapper.
     templates : tuple
-        What its calls may be described by.
+        Templates that may describe its calls.
     choose : callable, optional
-        ``choose(**arguments)`` returns the one for a call, or None. Needed where there are several.
+        ``choose(**arguments)`` returns the template of a call, or None. Required if there are
+        several.
     """
 
     path: str
@@ -84,7 +85,7 @@ class Api:
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """Patterns of the definitions that calls may be of."""
+        """Patterns of the definitions that calls may match."""
         return tuple(dict.fromkeys(each for one in self.templates for each in patterns(one)))
 
     @property
@@ -94,18 +95,18 @@ class Api:
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether another adapter is for it."""
+        """Whether a hand-written adapter handles it."""
         return self.function.__qualname__ in _by_hand()
 
 
 def read_apis() -> list[Api]:
-    """Return the functions that have templates by now.
+    """Return the functions that currently have templates.
 
     Returns
     -------
     list of Api
-        In FlashInfer's order. Empty where FlashInfer is not imported, or has no templates. What
-        cannot be reached by a path, such as a function within a function, is left out.
+        In FlashInfer's order. Empty if FlashInfer is not imported, or has no templates. Functions
+        that cannot be reached by a path, such as nested functions, are omitted.
     """
     logging = sys.modules.get("flashinfer.api_logging")
     registry = getattr(logging, "_TRACE_REGISTRY", ())
@@ -124,7 +125,7 @@ def read_apis() -> list[Api]:
 
 
 def _public(function: Callable[..., Any]) -> Any:
-    """Return what callers get under the name of a function; None if that is not it."""
+    """Return the object that callers get by the name of a function; None if it is another one."""
     found: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         found = vars(found).get(name) if found is not None else None
@@ -132,7 +133,7 @@ def _public(function: Callable[..., Any]) -> Any:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """Yield a function, and what it wraps."""
+    """Yield a function and the functions that it wraps."""
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))
@@ -144,7 +145,7 @@ def _chooser_of(public: Any) -> Optional[Callable[..., Any]]:
     trace: Any = getattr(public, "fi_trace", None)
     try:
         chooser = inspect.getclosurevars(trace).nonlocals.get("_dispatch_fn")
-    except _ANYTHING:  # it has none, or is no Python function
+    except _ANYTHING:  # no fi_trace, or not a Python function
         return None
     return chooser if callable(chooser) else None
 
@@ -152,7 +153,7 @@ def _chooser_of(public: Any) -> Optional[Callable[..., Any]]:
 # ------------------------------------------------------------------------------------- routes
 
 NO_TEMPLATE = "no template for the call"
-"""Reason: FlashInfer does not say what the call is."""
+"""Reason: FlashInfer has no template for the call."""
 
 NUMBER = "number of outputs"
 """Reason: the definition of that name has more or fewer outputs than the template."""
@@ -164,14 +165,14 @@ _NEUTRAL = {"local_expert_offset": 0}
 
 
 class Known(NamedTuple):
-    """What a route has to know about the definition of a call.
+    """Properties of a call's definition that a route needs.
 
     Attributes
     ----------
     name : str
-        What it is called: by FlashInfer's rule, or as the dataset does that is enabled.
+        Its name by FlashInfer's rule, or in the enabled dataset.
     definition : Definition or None
-        The definition, where anybody has it.
+        The definition, if an active runtime has it.
     """
 
     name: str
@@ -179,7 +180,7 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, name: str, _definition: Optional[Definition]) -> Known:
-        """Look for a definition that is enabled, FlashInfer's name first."""
+        """Look for an enabled definition, with FlashInfer's name first."""
         wanted = set(router.wanted())
         every = (name, *aliases(name))
         chosen = next((each for each in every if each in wanted), name)
@@ -187,12 +188,12 @@ class Known(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What there is to remember of a call, for handing its outputs over.
+    """Data about a call that is needed to deliver its outputs.
 
     Attributes
     ----------
     plan : Plan
-        By which it is described.
+        The plan that describes it.
     values : dict of str to Any
         All arguments by name.
     places : dict of int to torch.Tensor
@@ -234,10 +235,10 @@ class TemplateRoute(routing.Route):
         self._order = tuple(self.parameters.parameters)
         self._known = common.PerDefinition(Known.of)
 
-    # ------------------------------------------------------------------------------- the call
+    # -------------------------------------------------------------------------------------- calls
 
     def understand(self, *args: Any, **kwargs: Any) -> Understood:
-        """Say what a call means; see `Route.understand`."""
+        """Interpret a call; see `Route.understand`."""
         values = self._bind(args, kwargs)
         plan = self._chosen(values)
         if plan is None:
@@ -250,7 +251,7 @@ class TemplateRoute(routing.Route):
             if not results.required <= number <= len(results.outputs):
                 raise UnroutableError(NUMBER)
             for name in self._flags(plan) if plan.flags else ():
-                if name not in known.definition.inputs:  # solutions return all outputs
+                if name not in known.definition.inputs:  # a solution always returns all outputs
                     inputs[name] = self._slots[name]
         places = results.places(values)
         extras = self._extras(plan, values, known.definition)
@@ -271,10 +272,10 @@ class TemplateRoute(routing.Route):
         return None
 
     def define(self, understood: Understood) -> routing.Made:
-        """Return the definition that a call is of; see `Route.define`."""
+        """Return the definition of a call; see `Route.define`."""
         call: Call = understood.rest
         plan, outputs = call.plan, call.plan.results.outputs
-        # Those that a call may ask for; of the others nothing says whether there are any.
+        # Outputs that a call may request; whether there are others is unknown.
         some = [
             i for i, o in enumerate(outputs) if o.optional and not o.flag and i not in call.places
         ]
@@ -311,22 +312,22 @@ class TemplateRoute(routing.Route):
         found = self.plans.get(id(template))
         if found is not None or template is None:
             return found
-        # Some choosers make a template anew each time.
+        # Some choosers create a new template each time.
         about = prefix_of(template), [*template.inputs]
         every = self.plans.values()
         same = (p for p in every if (prefix_of(p.template), [*p.template.inputs]) == about)
         return next(same, None)
 
     def _flags(self, plan: Plan) -> list[str]:
-        """Return the inputs of a template that ask for outputs, and may be left out."""
+        """Return the inputs of a template that request outputs, and may be omitted."""
         return [name for name in plan.flags if self._slots[name] is not _REQUIRED]
 
     def _extras(
         self, plan: Plan, values: Mapping[str, Any], definition: Optional[Definition]
     ) -> dict[str, Any]:
-        """Return the arguments that are no inputs, as the definition is to see them.
+        """Return the arguments that are not inputs, in the form passed to the definition.
 
-        What the template or the definition says in another way becomes its default.
+        Arguments that the template or the definition already determines get their defaults.
         """
         extras = {name: values[name] for name in plan.extras}
         for name, default in plan.extras.items():
@@ -344,7 +345,7 @@ class TemplateRoute(routing.Route):
     def _is_said(
         self, name: str, value: Any, default: Any, plan: Plan, values: Mapping[str, Any]
     ) -> bool:
-        """Return whether an argument is no news to someone who knows the template."""
+        """Return whether a template already determines an argument."""
         if name == "backend" and value == "auto":
             return True
         if name in _DTYPES:
@@ -354,11 +355,11 @@ class TemplateRoute(routing.Route):
             return False
         try:
             return self._chosen({**values, name: default}) is not plan
-        except _ANYTHING:  # there has to be one, then
+        except _ANYTHING:  # then a template is required
             return True
 
 
-_REQUIRED: Any = object()  # stands for the default of what has none
+_REQUIRED: Any = object()  # marks parameters without a default
 
 
 def _plans(api: Api) -> dict[int, Plan]:
@@ -379,7 +380,7 @@ def _plans(api: Api) -> dict[int, Plan]:
 
 
 def _slots(plans: list[Plan]) -> dict[str, Any]:
-    """Return the canonical parameters with their defaults, those without a default first."""
+    """Return the canonical parameters with their defaults, required ones first."""
     found: dict[str, Any] = {}
     for plan in plans:
         for name, each in plan.inputs.items():
@@ -397,7 +398,7 @@ def _slots(plans: list[Plan]) -> dict[str, Any]:
 
 
 def _replaced(call: Call, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call with other inputs, and other buffers."""
+    """Return the arguments of a call with other inputs and buffers."""
     values = dict(call.values)
     for each in call.plan.results.outputs:
         if each.place is not None and values[each.place] is not None:
@@ -426,16 +427,17 @@ def _copied(value: Any) -> Any:
 
 
 class TemplateAdapter(routing.Adapter):
-    """Routes the functions of FlashInfer that carry trace templates.
+    """Routes the FlashInfer functions that have trace templates.
 
-    What there is depends on the release, and on what has been imported of it. So there is only one
-    target before FlashInfer is imported, one that each release with templates has; `late_targets`
-    finds the others then. Functions that cannot be routed are among them, each with the reason.
+    The functions depend on the release, and on which parts of it have been imported. Before
+    FlashInfer is imported there is therefore only one target, a function that every release with
+    templates has; `late_targets` then finds the others. These include functions that cannot be
+    routed, each with the reason.
     """
 
     def __init__(self) -> None:
-        # By path: the route of a function, or why there is none: an `UnroutableError` if FlashInfer
-        # says too little, a text if what it says could not be read.
+        # By path: the route of a function, or why there is none: an `UnroutableError` if the
+        # description is insufficient, a text if it could not be read.
         self._described: dict[str, Union[TemplateRoute, UnroutableError, str]] = {}
 
     def targets(self) -> Sequence[routing.PatchSpec]:
@@ -445,13 +447,13 @@ class TemplateAdapter(routing.Adapter):
         return [routing.PatchSpec(FIRST, "function", name, "", expects, (_FIRST_DEFINITION,))]
 
     def late_targets(self) -> Sequence[routing.PatchSpec]:
-        """Return one target for each function that has templates and no adapter of its own."""
+        """Return one target for each function with templates and without a hand-written adapter."""
         return [self._target(api) for api in self._apis() if api.path != FIRST]
 
     def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that routes the calls of `orig`.
 
-        Where FlashInfer has no template for it, calls are passed through.
+        Without a template, calls are passed through.
         """
         route = self.route(spec.path)
         if route is not None:
@@ -492,18 +494,18 @@ class TemplateAdapter(routing.Adapter):
             "method" if api.is_method else "function",
             api.path.rpartition(".")[2],
             expects=common.require_free if routed else functools.partial(self._expects, api.path),
-            # Of one that is not routed, too, so that the reason is told with these.
+            # Also for functions that are not routed, so that the reason lists the definitions.
             definitions=found.definitions if isinstance(found, TemplateRoute) else api.definitions,
         )
 
     def _describe(self, api: Api) -> Union[TemplateRoute, UnroutableError, str]:
-        """Make the route of a function, or note why there is none."""
+        """Create the route of a function, or the reason why there is none."""
         found: Union[TemplateRoute, UnroutableError, str]
         try:
             found = TemplateRoute(api)
         except UnsupportedError as error:
             found = UnroutableError(str(error))
-        except _ANYTHING as error:  # a template of a form that is not known
+        except _ANYTHING as error:  # a template of unknown form
             told = f"{type(error).__name__}: {error}".splitlines()[0]
             found = f"its template cannot be read: {told}"
         self._described[api.path] = found

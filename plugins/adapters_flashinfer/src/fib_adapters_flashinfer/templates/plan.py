@@ -1,19 +1,18 @@
-"""What each argument of a function is, by one template.
+"""Determine the meaning of each argument of a function from one template.
 
 An argument is one of these:
 
-- an input of the template, or the tuple that some of its inputs come in;
-- a place for an output, or a flag that has one returned; see `Results`;
-- a size that the shapes of tensors have to agree with;
-- the order of dimensions in a page cache, which has to be the template's;
-- a hint, which changes nothing about the result;
-- anything else, which has to have its default.
+- an input of the template, or a tuple of several inputs;
+- a buffer for an output, or a flag that requests one; see `Results`;
+- a size that the shapes of tensors must agree with;
+- the order of dimensions in a page cache, which must match the template;
+- a hint, which does not affect the result;
+- any other parameter, which must have its default.
 
 The name of a definition follows from a template and the sizes of its constant axes. The rule is
 that of FlashInfer's own `TraceTemplate.definition_name`, which releases before 0.6.14 lack: the
-prefix (or the family of the computation), then each constant axis in order, as its abbreviation and
-its size. An axis without an abbreviation of its own goes by its name; one whose abbreviation is
-empty is left out.
+prefix (or the family of the computation), then the abbreviation and size of each constant axis, in
+order. An axis without an abbreviation uses its name; an axis with an empty abbreviation is omitted.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ if TYPE_CHECKING:
     Sizes = dict[str, int]
 
 MISSING = "input missing"
-"""Reason: a tensor that the template requires is not given, or something else in its place."""
+"""Reason: a tensor that the template requires is missing, or another object was given."""
 
 RANK = "rank of an input"
-"""Reason: a tensor has more or fewer dimensions than the template says."""
+"""Reason: a tensor has more or fewer dimensions than in the template."""
 
 AXIS = "axis not known"
-"""Reason: the size of a constant axis cannot be told."""
+"""Reason: the size of a constant axis is unknown."""
 
 SIZES = "sizes differ"
-"""Reason: two inputs, or an input and an argument, do not agree about a constant axis."""
+"""Reason: two inputs, or an input and an argument, disagree about a constant axis."""
 
 LAYOUT = "kv layout"
-"""Reason: dimensions of a cache come in another order than the template says."""
+"""Reason: the dimensions of a cache have an order other than in the template."""
 
 HINTS = frozenset(
     {
@@ -70,12 +69,12 @@ HINTS = frozenset(
         "workspace_buffer",
     }
 )
-"""Parameters that may change how quick a call is, or where it keeps scratch data."""
+"""Parameters that may affect the speed of a call, or the location of scratch data."""
 
-_SIZES = {"local_num_experts": "num_local_experts"}  # parameters named unlike their axis
+_SIZES = {"local_num_experts": "num_local_experts"}  # parameters whose name differs from their axis
 _LAYOUT = "kv_layout"
-_ONE = frozenset({"one", "scalar"})  # axes of tensors with one element, which may have no dimension
-# Updated in place, which no template says.
+_ONE = frozenset({"one", "scalar"})  # axes of one-element tensors, which may be zero-dimensional
+# Parameters that are updated in place, which templates do not state.
 _STATE = re.compile(r"(?!initial_)(\w+_)?state")
 _UPDATES = {
     "gated_delta_rule_mtp": "initial_state",
@@ -90,16 +89,16 @@ _DATASET = {
     "top_p_sampling_v": "top_p_sampling_from_probs_v",
     "top_k_top_p_sampling_v": "top_k_top_p_sampling_from_probs_v",
 }
-"""How names begin that the public dataset has for the same inputs, by how FlashInfer's begin."""
+"""FlashInfer's name prefixes, and those of the public dataset for the same inputs."""
 
 
 def is_const(axis: Any) -> bool:
-    """Return whether an axis of a template is constant: it has an abbreviation, if only None."""
+    """Return whether a template's axis is constant: it has an abbreviation, possibly None."""
     return hasattr(axis, "abbrev")
 
 
 def name_parts(template: Any) -> list[tuple[str, str]]:
-    """Return the axes that are part of the name, each with what stands before its size."""
+    """Return the axes in the name, each with the text before its size."""
     parts = []
     for name, axis in template.axes.items():
         if is_const(axis) and axis.abbrev != "":
@@ -108,7 +107,7 @@ def name_parts(template: Any) -> list[tuple[str, str]]:
 
 
 def prefix_of(template: Any) -> str:
-    """Return how all names of a template begin."""
+    """Return the prefix of all names of a template."""
     prefix = template.name_prefix
     return str(template.op_type if prefix is None else prefix)
 
@@ -119,22 +118,22 @@ def definition_name(template: Any, sizes: Mapping[str, int]) -> str:
     Parameters
     ----------
     template : TraceTemplate
-        FlashInfer's.
+        FlashInfer's template.
     sizes : mapping of str to int
-        Of all axes that `name_parts` lists.
+        Sizes of all axes that `name_parts` lists.
     """
     parts = [f"{short}{sizes[axis]}" for axis, short in name_parts(template)]
     return "_".join([prefix_of(template), *parts])
 
 
 def patterns(template: Any) -> tuple[str, ...]:
-    """Return patterns of all definitions that calls may be of, as in file names."""
+    """Return file-name patterns of all definitions that calls may match."""
     name = "_".join([prefix_of(template), *(f"{short}*" for _, short in name_parts(template))])
     return (name, *aliases(name))
 
 
 def aliases(name: str) -> tuple[str, ...]:
-    """Return what the public dataset calls a definition, where its inputs are the same."""
+    """Return the public dataset's names of a definition with the same inputs."""
     found = (
         dataset + name[len(ours) :] for ours, dataset in _DATASET.items() if name.startswith(ours)
     )
@@ -147,15 +146,15 @@ class Input(NamedTuple):
     Attributes
     ----------
     name : str
-        What the template calls it.
+        Name in the template.
     param : str
         The parameter of the function.
     item : int or None
-        Which element of that parameter, if it takes a tuple.
+        Index in that parameter, if it takes a tuple.
     axes : tuple of str or None
-        Of a tensor; None for a scalar.
+        Axes of a tensor; None for a scalar.
     optional : bool
-        Whether a call may do without it.
+        Whether a call may omit it.
     """
 
     name: str
@@ -165,12 +164,12 @@ class Input(NamedTuple):
     optional: bool
 
     def read(self, values: Mapping[str, Any]) -> Any:
-        """Return its value in a call; None if an optional one is not given.
+        """Return its value in a call; None if an optional input is not given.
 
         Raises
         ------
         UnroutableError
-            If it is not what the template says.
+            If it does not match the template.
         """
         import torch
 
@@ -189,12 +188,12 @@ class Input(NamedTuple):
 
 
 class Plan:
-    """How calls of one function are described by one template.
+    """Maps the calls of one function to one template.
 
     Parameters
     ----------
     template : TraceTemplate
-        FlashInfer's.
+        FlashInfer's template.
     function : callable
         The function.
 
@@ -205,16 +204,16 @@ class Plan:
     inputs : dict of str to Input
         Its inputs, by name.
     results : Results
-        What becomes of its outputs.
+        How its outputs are delivered.
     extras : dict of str to Any
-        Parameters that are none of the above, and what they must be.
+        Other parameters, and their required values.
     flags : list of str
-        Inputs that ask for outputs.
+        Inputs that request outputs.
 
     Raises
     ------
     UnsupportedError
-        If calls of the function cannot be described by it.
+        If the template cannot describe calls of the function.
     """
 
     def __init__(self, template: Any, function: Callable[..., Any]) -> None:
@@ -250,7 +249,7 @@ class Plan:
         return found
 
     def _source(self, axis: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
-        """Return what tells the size of an axis, given the arguments and the inputs of a call."""
+        """Return a function that reads an axis' size from the arguments and inputs of a call."""
         fixed = getattr(self.template.axes[axis], "value", None)
         if fixed is not None:
             return lambda _values, _inputs: fixed
@@ -263,7 +262,7 @@ class Plan:
         return lambda values, _inputs: values.get(axis)
 
     def _find_witnesses(self) -> list[tuple[str, str, int]]:
-        """Return where else the sizes of constant axes are seen: axis, input, dimension."""
+        """Return other places of the sizes of constant axes: axis, input, dimension."""
         found = []
         for name, spec in self.inputs.items():
             for dimension, axis in enumerate(spec.axes or ()):
@@ -272,7 +271,7 @@ class Plan:
         return found
 
     def _size_parameters(self) -> dict[str, str]:
-        """Return the axis of each parameter that is the size of one, and no input."""
+        """Return the axis of each parameter that is the size of one and not an input."""
         known = {each.param for each in self.inputs.values()}
         found = {name: _SIZES.get(name, name) for name in self._parameters if name not in known}
         return {name: axis for name, axis in found.items() if axis in self._sources}
@@ -284,13 +283,13 @@ class Plan:
         for name, parameter in self._parameters.items():
             if name in used or _is_hint(name, parameter):
                 continue
-            # What has no default is of no account only while it is None.
+            # A parameter without a default is ignored only if it is None.
             default = parameter.default
             extras[name] = None if default is inspect.Parameter.empty else default
         return extras
 
     def default_of(self, name: str, otherwise: Any = None) -> Any:
-        """Return what an input is where it is not given."""
+        """Return the value of an input that is not given."""
         each = self.inputs.get(name)
         parameter = self._parameters.get(name if each is None else each.param)
         if parameter is None or parameter.default is inspect.Parameter.empty:
@@ -310,19 +309,19 @@ class Plan:
         Raises
         ------
         UnroutableError
-            If the call is not what the template describes.
+            If the call does not match the template.
         """
         if self._layout is not None and values[_LAYOUT] != self._layout:
             raise UnroutableError(LAYOUT)
         return {name: each.read(values) for name, each in self.inputs.items()}
 
     def name(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-        """Return the definition that a call is one of.
+        """Return the name of the definition for a call.
 
         Raises
         ------
         UnroutableError
-            If a size is not known, or sizes do not agree.
+            If a size is unknown, or sizes disagree.
         """
         sizes = {axis: source(values, inputs) for axis, source in self._sources.items()}
         for axis, name, dimension in self._witnesses:
@@ -348,18 +347,18 @@ def _shape_reader(
 
 
 def _is_hint(name: str, parameter: inspect.Parameter) -> bool:
-    # Where results are not repeatable unless that is asked for, no definition says that they are.
+    # No definition requires repeatable results, so a flag that requests them is a hint.
     demand = name == "deterministic" and parameter.default is False
     return name in HINTS and not demand
 
 
 def _is_size(value: Any) -> bool:
-    # Enumerations, such as that of activations, are integers, too.
+    # Enumerations, such as activation types, are also integers.
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _require_declared(function: str, plan: Plan) -> None:
-    """Refuse functions that change an input which the template does not name as an output."""
+    """Refuse functions that modify an input which the template does not declare as an output."""
     written = {each.place for each in plan.results.outputs}
     tensors = [each.param for each in plan.inputs.values() if each.axes is not None]
     states = [name for name in tensors if _STATE.fullmatch(name)]
@@ -369,7 +368,7 @@ def _require_declared(function: str, plan: Plan) -> None:
 
 
 def _layout_of(template: Any) -> Optional[str]:
-    """Return how a template orders the dimensions of keys and values: ``"NHD"`` or ``"HND"``."""
+    """Return a template's order of dimensions of keys and values: ``"NHD"`` or ``"HND"``."""
     for spec in template.inputs.values():
         axes: list[str] = list(getattr(spec, "dim_names", None) or ())
         if len(axes) < 3 or axes[0].startswith(("batch", "num_tokens", "num_q", "qo", "nnz")):
@@ -383,22 +382,22 @@ def _layout_of(template: Any) -> Optional[str]:
 
 # ----------------------------------------------------------------------------------- results
 #
-# What a function returns of its outputs, and where it puts them.
+# The outputs that a function returns, and where it writes them.
 #
-# An output has a place in a call if the template names the parameter that it is written into, if a
-# parameter has the output's name, or if it is the first one without such a place and the function
-# has a parameter ``out`` or ``output``. A place that the caller leaves out is none.
+# An output has a buffer in a call if the template names the parameter that it is written to, if a
+# parameter has the output's name, or if it is the first output without such a parameter and the
+# function has a parameter ``out`` or ``output``. A buffer that the caller omits does not count.
 #
-# What is returned goes by the annotation, and by flags such as ``return_lse``.
+# The annotation, and flags such as ``return_lse``, determine what is returned.
 
 OUTPUTS = "outputs not as the template has them"
-"""Reason: a solution returned more, fewer, or other outputs."""
+"""Reason: a solution returned more, fewer, or different outputs."""
 
 MORE_OUTPUTS = "more outputs wanted than the template has"
-"""Reason: a flag asks for an output that the definition does not have."""
+"""Reason: a flag requests an output that the definition does not have."""
 
 BUFFER = "buffer"
-"""Reason: a buffer for an output is none, or is not like the output."""
+"""Reason: the buffer for an output is not a tensor, or does not match the output."""
 
 _OUT = ("out", "output")
 _FLAGS = ("return_", "output_final_")
@@ -406,7 +405,7 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 class UnsupportedError(Exception):
-    """Calls of a function cannot be described by its template; the message says why."""
+    """A template cannot describe the calls of a function; the message gives the reason."""
 
 
 class Output(NamedTuple):
@@ -415,19 +414,19 @@ class Output(NamedTuple):
     Attributes
     ----------
     name : str
-        What the template calls it.
+        Name in the template.
     place : str or None
-        The parameter that it is written into.
+        The parameter with its buffer.
     item : int or None
-        Which element of that parameter, if it takes a tuple.
+        Index in that parameter, if it takes a tuple.
     in_place : bool
-        Whether every call gives that place.
+        Whether every call provides that buffer.
     flag : str or None
-        The parameter that has it returned.
+        The parameter that requests its return.
     optional : bool
-        Whether a call may do without it.
+        Whether a call may omit it.
     narrow : bool
-        Whether the function returns 32-bit integers, whatever definitions say.
+        Whether the function returns 32-bit integers, regardless of definitions.
     """
 
     name: str
@@ -441,18 +440,18 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What becomes of the outputs of one function, by one template.
+    """How one template describes the outputs of a function.
 
     Parameters
     ----------
     outputs : tuple of Output
-        All of them.
+        All outputs.
     returned : tuple of int
-        Which ones are returned, but for flags.
+        Indices of the outputs that are returned, apart from flags.
     returns : Returns
-        In what.
+        Form of the returned outputs.
     flags : tuple of str
-        Parameters that ask for something that is no output of the template.
+        Parameters that request something that is not an output of the template.
     handed : frozenset of int
         Outputs whose buffers are also inputs: a solution may write to these itself.
     """
@@ -465,13 +464,13 @@ class Results:
 
     @property
     def parameters(self) -> set[str]:
-        """Parameters that are places or flags."""
+        """Parameters that are buffers or flags."""
         used = {each.place for each in self.outputs} | {each.flag for each in self.outputs}
         return {name for name in (*used, *self.flags) if name is not None}
 
     @property
     def required(self) -> int:
-        """How many outputs a definition has at least."""
+        """Minimum number of outputs of a definition."""
         return sum(not each.optional for each in self.outputs)
 
     def places(self, values: Mapping[str, Any]) -> dict[int, torch.Tensor]:
@@ -480,7 +479,7 @@ class Results:
         Raises
         ------
         UnroutableError
-            If one is no tensor, or an output is asked for that there is not.
+            If a buffer is not a tensor, or a missing output is requested.
         """
         import torch
 
@@ -503,7 +502,7 @@ class Results:
     def deliver(
         self, values: Mapping[str, Any], places: dict[int, torch.Tensor], result: Any
     ) -> Any:
-        """Put outputs where a call wants them, and return what the function would return.
+        """Deliver outputs as a call requires, and return what the function would return.
 
         Parameters
         ----------
@@ -517,7 +516,7 @@ class Results:
         Raises
         ------
         UnroutableError
-            If they do not fit. Nothing has been written then.
+            If they do not match. In that case nothing has been written.
         """
         if not places and self._is_plain and not isinstance(result, (tuple, list, type(None))):
             return result
@@ -542,7 +541,7 @@ class Results:
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Whether the only output is returned as it is."""
+        """Whether the only output is returned unchanged."""
         alone = self.returned == (0,) and len(self.outputs) == 1
         return alone and self.returns.kind in ("any", "one") and not self.outputs[0].narrow
 
@@ -551,7 +550,7 @@ class Results:
 
     def _wrap(self, values: list[Any]) -> Any:
         number = self.returns.number
-        if number is None:  # how many there are depends on flags
+        if number is None:  # the number depends on flags
             values = [value for value in values if value is not None]
         elif self.returns.kind == "tuple":
             values += [None] * (number - len(values))
@@ -565,9 +564,9 @@ class Results:
         Parameters
         ----------
         values, places
-            Of the call, as of `deliver`.
+            As for `deliver`.
         returned : Any
-            What the function returned.
+            The function's return value.
         """
         several = returned if isinstance(returned, (tuple, list)) else [returned]
         indices = [i for i in self.returned if self._wanted(self.outputs[i], values)]
@@ -579,7 +578,7 @@ class Results:
 
 
 def element(value: Any, index: int) -> Any:
-    """Return an element of a tuple; None if there is no such."""
+    """Return an element of a tuple; None if it does not exist."""
     known = isinstance(value, (tuple, list)) and len(value) > index
     return value[index] if known else None
 
@@ -589,7 +588,7 @@ def _is_on(flag: Any) -> bool:
 
 
 def _as_returned(output: Output, value: Any) -> Any:
-    """Return an output as the function's callers know it: sampled tokens are 32-bit integers."""
+    """Return an output in the function's form: sampled tokens are 32-bit integers."""
     import torch
 
     wide = output.narrow and getattr(value, "dtype", None) == torch.int64
@@ -612,21 +611,21 @@ def _check(output: Any, buffer: torch.Tensor) -> None:
 
 
 def read_results(template: Any, function: Callable[..., Any], taken: Mapping[str, Any]) -> Results:
-    """Work out what becomes of the outputs of a function.
+    """Determine how the outputs of a function are delivered.
 
     Parameters
     ----------
     template : TraceTemplate
-        FlashInfer's.
+        FlashInfer's template.
     function : callable
-        Has these outputs.
+        The function with these outputs.
     taken : mapping of str to Any
         Inputs of the template by name, with attributes `param` and `item`.
 
     Raises
     ------
     UnsupportedError
-        If that cannot be told.
+        If that cannot be determined.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters
@@ -686,7 +685,7 @@ def _placed(
 
 
 def _give_out(outputs: list[Output], parameters: Mapping[str, Parameter]) -> None:
-    """Let ``out`` take the first output that has no other place."""
+    """Assign ``out`` to the first output that has no other buffer."""
     used = {each.place for each in outputs}
     out = next((name for name in _OUT if name in parameters and name not in used), None)
     if out is None:
@@ -705,7 +704,7 @@ def _is_flag(name: str, parameter: Parameter) -> bool:
 
 
 def _flagged(outputs: list[Output], parameters: Mapping[str, Parameter]) -> list[Output]:
-    """Tell which parameters have an output returned."""
+    """Find the parameters that request the return of an output."""
     found = {}
     for name, parameter in parameters.items():
         if _is_flag(name, parameter):

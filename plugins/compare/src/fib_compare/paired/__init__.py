@@ -1,6 +1,6 @@
-"""Comparing two solutions: which is faster, on the same inputs, side by side.
+"""Comparison of two solutions on the same inputs.
 
-`Comparer` runs them; `compare_recorded` takes the samples of traces that are on disk.
+`Comparer` runs them in turn; `compare_recorded` uses the samples of recorded traces.
 """
 
 from fib_compare.paired.comparer import Comparer, CompareSettings

@@ -1,4 +1,4 @@
-"""Comparing two solutions of a dataset, workload by workload."""
+"""Comparison of two solutions of a dataset, workload by workload."""
 
 from __future__ import annotations
 
@@ -58,27 +58,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FEWEST_LAUNCHES = 2
-_RECENT = 4  # launches, of which the next one is expected to take as long as the longest
+_RECENT = 4  # launches; the next one is expected to take as long as the longest of them
 _ROLES: tuple[Role, Role] = ("baseline", "candidate")
 
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """How sure an answer has to be, and what it may cost.
+    """Required confidence and time limit of a comparison.
 
     Attributes
     ----------
     min_effect : float
         Smallest relative difference that counts, such as 0.01.
     alpha : float
-        Chance of calling solutions different that are not.
+        Probability of calling equal solutions different.
     max_seconds : float
-        Wall time for each workload. Preparing the workload, and building both, does not count.
+        Time limit for each workload, without preparing the workload and building both solutions.
 
     Raises
     ------
     ConfigError
-        If a value is not allowed.
+        If a value is invalid.
     """
 
     min_effect: float = 0.01
@@ -94,7 +94,7 @@ class CompareSettings:
 def _require(name: str, value: float, low: float, high: float) -> None:
     if not low < value < high:  # neither is NaN
         most = f" and below {high:g}" if math.isfinite(high) else ""
-        raise ConfigError(f"{name} is {value:g}; it has to be above {low:g}{most}")
+        raise ConfigError(f"{name} is {value:g}; it must be above {low:g}{most}")
 
 
 class ContestRun:
@@ -105,17 +105,17 @@ class ContestRun:
     session : VerifiedSession
         The run. Its pool must keep no processes.
     contest : Contest
-        Who is compared, on what.
+        The two solutions and the workload.
     evaluator : Evaluator
         Judges the outputs.
     config : ResolvedEvalConfig
         Tolerances and number of input sets.
     settings : CompareSettings
-        When it is decided.
+        When a comparison is decided.
     tests : int
-        How many tests the answer is corrected for.
+        Number of tests that the answer is corrected for.
     on_launch : callable
-        Told of the number of launches and the seconds so far, after each.
+        Called after each launch with the number of launches and the seconds so far.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class ContestRun:
         self._cap = Deadline(settings.max_seconds)
         self._size: Optional[LaunchSize] = None
         self._launches: list[Launch] = []
-        self._took_s: list[float] = []  # by the launches so far, and those that were set aside
+        self._took_s: list[float] = []  # of all launches so far, discarded ones included
 
     def run(self, root: Optional[Path] = None) -> ContestResult:
-        """Return what comes of it; whatever goes wrong with a solution is an obstacle.
+        """Return the result; problems of a solution become an `Obstacle`.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class ContestRun:
         try:
             task = Task(definition, workload, reference, self._evaluator, self._config, root)
             baseline = prepare_baseline(self._session, task)
-            # Few of the calls are compared: no shorter pause may tell which.
+            # Few calls are checked; their pauses must not be shorter than the others.
             if baseline.values is not None:
                 baseline.values.kept.clear()
             return baseline
@@ -201,7 +201,7 @@ class ContestRun:
 
     def _decide(self, baseline: VerifiedBaseline) -> Stopped:
         settings, cap, took_s = self._settings, self._cap, self._took_s
-        # As long as another launch can be finished.
+        # While there is time for another launch.
         while len(took_s) < _FEWEST_LAUNCHES or cap.remaining() > max(took_s[-_RECENT:]):
             began = cap.remaining()
             try:
@@ -219,11 +219,11 @@ class ContestRun:
         return "time"
 
     def _launch(self, baseline: VerifiedBaseline) -> Optional[Launch]:
-        """Make one launch; None if it is set aside."""
+        """Make one launch; return None if it is discarded."""
         number, session = len(self._took_s), self._session
         with ExitStack() as stack:
             sides = self._sides(stack, baseline, number)
-            with nullcontext() if number else self._cap.stopped():  # it may have to compile
+            with nullcontext() if number else self._cap.stopped():  # the first may compile
                 for side in sides if number % 2 else sides[::-1]:
                     side.prepare(check=not number)
                     side.begin(self._rng)
@@ -258,19 +258,19 @@ class ContestRun:
     def _too_slow(self) -> Obstacle:
         given, made = self._settings.max_seconds, len(self._launches)
         text = (
-            f"{made} launches were finished within {given:g} s, and {_FEWEST_LAUNCHES} are needed; "
-            "give it more with --max-seconds"
+            f"only {made} of the required {_FEWEST_LAUNCHES} launches finished within {given:g} s; "
+            "increase --max-seconds"
         )
         if self._disputes.set_aside:
-            text += f" ({self._disputes.set_aside} were set aside)"
+            text += f" ({self._disputes.set_aside} were discarded)"
         return Obstacle("both", "too slow", text)
 
     def _notes(self) -> tuple[str, ...]:
         disputes, notes = self._disputes, []
         if disputes.set_aside:
-            notes.append(f"{disputes.set_aside} launches set aside: latencies were disputed")
+            notes.append(f"{disputes.set_aside} launches discarded: latencies were disputed")
         if self._supply.reused:
-            notes.append("the reference is slow: later launches met checks of earlier ones")
+            notes.append("the reference is slow: later launches reused checks of earlier ones")
         return tuple(notes)
 
     def _result(self, began: float, **found: Any) -> ContestResult:
@@ -302,18 +302,18 @@ def find_contests(
     trace_set : TraceSet
         The dataset.
     baseline, candidate : str
-        Names of solutions; they may be the same.
+        Names of solutions; may be the same.
     definitions : sequence of str, optional
-        Only these.
+        Only these definitions.
     workloads : sequence of str
-        Beginnings of uuids; empty for all.
+        Beginnings of uuids; empty for all workloads.
 
     Raises
     ------
     UnknownNameError
-        If there is no solution, or definition, or workload of such a name.
+        If there is no solution, definition or workload of such a name.
     SelectionError
-        If there is no workload that both are for.
+        If the solutions have no workload in common.
     """
     chosen = selected_definitions(trace_set, definitions)
     found = selected_solutions(trace_set, trace_set.definitions.values(), [baseline, candidate])
@@ -323,15 +323,15 @@ def find_contests(
         raise SelectionError(
             f"{baseline!r} is a solution of {first.definition!r}, and {candidate!r} of "
             f"{second.definition!r}: they have no workload in common",
-            hint="compare two solutions of one definition",
+            hint="compare two solutions of the same definition",
         )
     for definition in chosen:
         if definition.name == first.definition:
             fitting = _workloads(trace_set, definition, workloads)
             return [Contest(definition, one, first, second) for one in fitting]
     raise SelectionError(
-        f"{baseline!r} is a solution of {first.definition!r}, which is left out",
-        hint=f"leave --definition out, or give it {first.definition}",
+        f"{baseline!r} is a solution of {first.definition!r}, which --definition excludes",
+        hint=f"leave out --definition, or use --definition {first.definition}",
     )
 
 
@@ -344,13 +344,13 @@ def _workloads(
     if unknown:
         raise UnknownNameError(
             f"{definition.name!r} has no workload {', '.join(map(repr, unknown))}",
-            hint=f"there are: {', '.join(list(known)[:8])}" if known else None,
+            hint=f"available workloads: {', '.join(list(known)[:8])}" if known else None,
             unknown=unknown,
         )
     wanted = tuple(prefixes) or ("",)
     found = [workload for uuid, workload in known.items() if uuid.startswith(wanted)]
     if not found:
-        raise SelectionError(f"definition {definition.name!r} has no workload")
+        raise SelectionError(f"definition {definition.name!r} has no workloads")
     return found
 
 
@@ -366,11 +366,11 @@ class Comparer(AbstractContextManager["Comparer"]):
     settings : CompareSettings
         When a comparison is decided.
     catalog : Catalog, optional
-        The plugins; by default all that are installed.
+        The plugins; by default all installed ones.
 
     Notes
     -----
-    Ends all processes when it is closed.
+    `close` ends all processes.
     """
 
     def __init__(
@@ -397,29 +397,29 @@ class Comparer(AbstractContextManager["Comparer"]):
         on_start: Callable[[Contest], None] = lambda contest: None,
         on_launch: Callable[[int, float], None] = lambda launches, seconds: None,
     ) -> Iterator[ContestResult]:
-        """Yield what comes of each contest as soon as it ends.
+        """Yield the result of each contest as soon as it ends.
 
         Parameters
         ----------
         contests : sequence of Contest
-            Of `find_contests`.
+            As `find_contests` returns them.
         on_start : callable
-            Told of each before it begins.
+            Called with each contest before it begins.
         on_launch : callable
-            As of `ContestRun`.
+            As for `ContestRun`.
 
         Raises
         ------
         CapabilityError
-            If a solution is not for this device, or there is no builder, timer, evaluator or
-            executor.
+            If a solution does not support this device, or there is no builder, timer, evaluator
+            or executor.
         RunnerFatalError
             If no process can be started, or the device is gone.
         """
         for contest in contests[:1]:
             for solution in (contest.baseline, contest.candidate):
                 self._require_builder(solution)
-        tests = len(contests) + 1 if len(contests) > 1 else 1  # with that of their mean
+        tests = len(contests) + 1 if len(contests) > 1 else 1  # one more for the mean
         for contest in contests:
             on_start(contest)
             yield self._run(contest, tests, on_launch)
@@ -456,7 +456,7 @@ class Comparer(AbstractContextManager["Comparer"]):
 
     @cached_property
     def session(self) -> VerifiedSession:
-        """What all contests share; made when it is first asked for."""
+        """The session that all contests share; created on first use."""
         config = self._config.model_copy(update={"profile_baseline": False})
         shared = self._runner.session(config, config.cache)
         ceilings = load_ceilings(self.device, shared.environment.hardware)

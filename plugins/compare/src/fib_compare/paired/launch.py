@@ -1,4 +1,4 @@
-"""One launch: a fresh process for each side, and pairs of calls that see the same values."""
+"""One launch: a fresh process for each side, and pairs of calls with the same values."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     Schedule = Mapping[int, TimedCheck]
 
 
-# Giving both sides of a comparison the same core of a CPU.
+# Pinning both sides of a comparison to the same CPU core.
 #
-# Cores are not alike on a machine that others use: one shares its arithmetic units with a busy
-# neighbour, another does not, and a process stays where it is for long. Two processes of one
-# solution then differ by 20-50 % for a whole launch, as measured with four cores at a load of 4 to
-# 10. On one core both have the same neighbour.
+# On a shared machine some cores share arithmetic units with a busy neighbour and others do not, and
+# processes rarely change cores. Two processes of the same solution then differ by 20-50 % for a
+# whole launch, as measured on four cores at a load of 4 to 10. On the same core both have the same
+# neighbour.
 
 
 _PROC = Path("/proc")
-_IDLE = (3, 4)  # of the fields of a line in /proc/stat: idle, iowait
-_BUSY_FIELDS = 8  # user to steal; guest times are part of user's
-_OTHERS = 0.1  # of the time of the calls, is what all threads but the busiest may do meanwhile
+_IDLE = (3, 4)  # fields of a line in /proc/stat: idle, iowait
+_BUSY_FIELDS = 8  # user to steal; guest times are part of user
+_OTHERS = 0.1  # CPU time allowed to all threads but the busiest, as a share of the calls' time
 
 
 class Ticks(NamedTuple):
@@ -50,7 +50,7 @@ class Ticks(NamedTuple):
 
 
 def core_ticks(proc: Path = _PROC) -> dict[int, Ticks]:
-    """Return the ticks of each core; nothing where the system does not tell."""
+    """Return the ticks of each core; empty if the system does not provide them."""
     found = {}
     with suppress(OSError, ValueError, IndexError):
         for line in (proc / "stat").read_text(encoding="ascii").splitlines():
@@ -62,20 +62,21 @@ def core_ticks(proc: Path = _PROC) -> dict[int, Ticks]:
 
 
 def worked_alone(before: Mapping[int, int], now: Mapping[int, int], called_ms: float) -> bool:
-    """Return whether one thread did nearly all that was done between two looks.
+    """Return whether one thread did nearly all work between two readings.
 
-    Threads that have ended were not it: a solution may start some in each call. What is done
-    between calls, to make them ready, does not make the others' share smaller.
+    Threads that have ended do not count as that thread, because a solution may start new ones in
+    each call. The share of the other threads is relative to the time of the calls, not of the
+    preparation between them.
 
     Parameters
     ----------
     before, now : mapping
-        As of `Candidate.thread_times`.
+        As `Candidate.thread_times` returns them.
     called_ms : float
-        How long the calls meanwhile have taken, in milliseconds.
+        Time of the calls between the readings, in milliseconds.
     """
     spent = {thread: time - before.get(thread, 0) for thread, time in now.items()}
-    # The whole of what a thread has done is under ENDED once it is gone.
+    # The time of a thread that has ended is added to ENDED.
     known = sum(time for thread, time in before.items() if thread not in now)
     ended = spent.pop(ENDED, 0) - known
     busiest = max(spent.values(), default=0)
@@ -84,19 +85,19 @@ def worked_alone(before: Mapping[int, int], now: Mapping[int, int], called_ms: f
 
 
 class Cores:
-    """Chooses a core for each launch, the one that was idle the longest since the last choice.
+    """Chooses for each launch the core that was idle the longest since the last choice.
 
     Parameters
     ----------
     device : str
-        What is compared on; cores matter on ``cpu`` alone.
+        The device of the comparison; cores are chosen on ``cpu`` only.
     proc : Path
-        Where the system tells about itself.
+        The mount point of procfs.
 
     Attributes
     ----------
     allowed : frozenset of int
-        The cores that there are for solutions; none where nothing is to be chosen.
+        The cores for solutions; empty to choose none.
     """
 
     def __init__(self, device: str, proc: Path = _PROC) -> None:
@@ -107,7 +108,7 @@ class Cores:
         self._before = core_ticks(proc) if len(self.allowed) > 1 else {}
 
     def choose(self) -> Optional[int]:
-        """Return the number of a core; None if there is no choice."""
+        """Return the number of a core; None to choose none."""
         now = core_ticks(self._proc) if self._before else {}
         shares = {
             core: _idle_share(self._before[core], now[core])
@@ -118,19 +119,19 @@ class Cores:
         return max(shares, key=lambda core: shares[core]) if shares else None
 
     def give_up(self) -> None:
-        """Choose none from now on."""
+        """Choose no core from now on."""
         self._before = {}
 
 
 class Settled:
-    """Gives both sides of a launch one core, once it is known that they do not need more.
+    """Pins both sides of a launch to one core, if they do not need more.
 
     Parameters
     ----------
     candidates : tuple of Candidate
         The processes of both.
     cores : Cores
-        To choose from.
+        The cores to choose from.
     """
 
     def __init__(self, candidates: tuple[Candidate, Candidate], cores: Cores) -> None:
@@ -139,12 +140,12 @@ class Settled:
         self._before = [candidate.thread_times() for candidate in candidates]
 
     def on_one_core(self, called_ms: tuple[float, float]) -> bool:
-        """Move both, or neither; return whether that has been done.
+        """Pin both sides or neither; return whether they were pinned.
 
         Parameters
         ----------
         called_ms : tuple of float
-            How long the calls of each have taken since this was made.
+            Time of the calls of each side since this object was created.
         """
         now = [candidate.thread_times() for candidate in self._candidates]
         if not all(map(worked_alone, self._before, now, called_ms)):
@@ -159,9 +160,9 @@ class Settled:
         return False
 
     def end(self) -> None:
-        """Look whether both have stayed there; if one has moved itself, nobody is moved again.
+        """Check that both have stayed on the core; if not, pin no side again.
 
-        Else it could go where it is quiet, and the other one could not.
+        Otherwise a solution could move itself to a quiet core and gain an advantage.
         """
         if self._core is None:
             return
@@ -180,20 +181,20 @@ def _idle_share(before: Ticks, now: Ticks) -> float:
 
 
 WARMUP = 5
-"""Uncounted pairs at the beginning. The first two calls of a process take two to three times as
-long, the third 5 % longer, and the fourth and later ones no longer, as measured on a CPU."""
+"""Uncounted pairs at the beginning. As measured on a CPU, the first two calls of a process take two
+to three times as long, the third takes 5 % longer, and later ones no longer."""
 
 MOST_PAIRS = 32
 FEWEST_PAIRS = 4
 
 _WATCHED = 2
-"""Uncounted pairs at the end of which it is seen how many threads work. What a process does once
-may be done by many, and they go on spinning for some milliseconds: 80 ms in the first pairs, and
-less than 0.2 ms in the last two, as measured."""
+"""Uncounted pairs during which working threads are counted. One-time work may use many threads,
+which spin for a while: as measured, for 80 ms in the first pairs and less than 0.2 ms in the last
+two."""
 
-_LAUNCH_S = 0.6  # for the counted pairs; with all the rest a launch takes a second
-_LAUNCHES = 1.7 * LOOKS[-1]  # so long that the last look is reached within the time
-_SETTLING = 2  # uncounted pairs after a look. Even, so that turns stay.
+_LAUNCH_S = 0.6  # for the counted pairs; a whole launch takes about a second
+_LAUNCHES = 1.7 * LOOKS[-1]  # launches are so short that the last look fits in the time
+_SETTLING = 2  # uncounted pairs after a check; even, so that the order stays the same
 
 
 class NoTimeLeft(Exception):
@@ -202,14 +203,14 @@ class NoTimeLeft(Exception):
 
 @dataclass(frozen=True)
 class LaunchSize:
-    """How many pairs of calls a launch has.
+    """Number of pairs of calls in a launch.
 
     Attributes
     ----------
     pairs : int
-        Counted ones; a multiple of 2.
+        Counted pairs; a multiple of 2.
     warmup : int
-        Uncounted ones before.
+        Uncounted pairs before them.
     """
 
     pairs: int
@@ -217,10 +218,10 @@ class LaunchSize:
 
     @classmethod
     def fitting(cls, pair_s: float, budget_s: float) -> LaunchSize:
-        """Return the size for pairs that take `pair_s` seconds, if there are `budget_s` for all.
+        """Return the size for pairs of `pair_s` seconds, with `budget_s` seconds for all launches.
 
-        Slow calls get launches of fewer pairs, so that several of them are made: processes of one
-        solution differ more than calls of one process.
+        Slow calls get launches of fewer pairs, so that there are several launches: processes of
+        one solution differ more than calls of one process.
         """
         wanted = min(_LAUNCH_S, budget_s / _LAUNCHES) / max(pair_s, 1e-9)
         pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, int(wanted) // 2 * 2))
@@ -232,9 +233,9 @@ class LaunchSize:
 class _Pairs:
     """Makes pairs of calls in the order ABBA, or BAAB in every other launch.
 
-    Whoever's turn it is has the machine to itself: the other's processes are stopped. A turn has
-    two calls, one for the pair before and one for the next. If going on made the first of them
-    slower, which was not seen, it would do so once for either side in each block of two pairs.
+    During the turn of one side, the processes of the other are stopped. A turn has two calls, one
+    for the previous pair and one for the next. If resuming slowed the first call (which was not
+    observed), it would affect each side once in each block of two pairs.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class _Pairs:
         self._sides, self._rng, self._schedule = sides, rng, schedule
         self._turn = number
         self._awake: Optional[Side] = None
-        self.called_ms = 0.0, 0.0  # what the calls of each side have taken, as they claim
+        self.called_ms = 0.0, 0.0  # reported time of the calls of each side
 
     def uncounted(self) -> None:
         self._both(None)
@@ -252,7 +253,7 @@ class _Pairs:
         check = self._schedule.get(place)
         for side, call in self._both(check):
             side.calls.append(call)
-        if check is not None:  # looking has disturbed both
+        if check is not None:  # the check has disturbed both
             self._awake = None
             for _ in range(_SETTLING):
                 self.uncounted()
@@ -293,9 +294,9 @@ def take_launch(
     cap: Deadline,
     cores: Cores,
 ) -> Launch:
-    """Make the calls of a launch. No other process times on the device meanwhile.
+    """Make the calls of a launch, while no other process measures on the device.
 
-    Both calls of a pair see the same values.
+    Both calls of a pair get the same values.
 
     Parameters
     ----------
@@ -304,17 +305,17 @@ def take_launch(
     sides : tuple of Side
         Baseline and candidate, prepared.
     rng : random.Random
-        Decides what calls see; nobody else knows it.
+        Decides which values calls get; secret from solutions.
     schedule : mapping
-        At which pairs outputs are compared, and with what.
+        The pairs whose outputs are checked, and the expected outputs.
     size : LaunchSize
-        How many pairs.
+        Number of pairs.
     number : int
         Number of the launch: odd ones begin with the other side.
     cap : Deadline
         Time for the whole comparison; waiting for the device does not count.
     cores : Cores
-        Of which both sides get the same one, if calls work on one at a time.
+        Cores to choose from, if calls use one core at a time; both sides get the same one.
 
     Returns
     -------
@@ -324,7 +325,7 @@ def take_launch(
     Raises
     ------
     CannotCompare
-        If a process fails, or what it does at a look is wrong.
+        If a process fails, or a checked output is wrong.
     NoTimeLeft
         If `cap` ends before the launch.
     """
@@ -346,7 +347,7 @@ def take_launch(
 def _warmed_up(
     pairs: _Pairs, sides: tuple[Side, Side], cores: Cores, count: int, cap: Deadline
 ) -> Optional[Settled]:
-    """Make the uncounted calls, and move both sides to one core by what the last of them used."""
+    """Make the uncounted calls, and pin both sides to one core if the last ones used only one."""
     settled = None
     for number in range(count):
         if number == max(0, count - _WATCHED):
@@ -362,13 +363,13 @@ def _warmed_up(
 
 def _require_time(cap: Deadline) -> None:
     if cap.remaining() <= 0.0:
-        raise NoTimeLeft(f"the {cap.seconds:g} s for this comparison are over")
+        raise NoTimeLeft(f"the time limit of {cap.seconds:g} s for this comparison is over")
 
 
 def pair_seconds(
     session: VerifiedSession, sides: tuple[Side, Side], rng: random.Random, cap: Deadline
 ) -> float:
-    """Return how long one pair of calls takes, in seconds, after a few to warm up."""
+    """Return the time of one pair of calls in seconds, after a few warm-up calls."""
     pairs, taken = _Pairs(sides, rng, {}, 0), []
     with ExitStack() as stack:
         with cap.stopped():

@@ -1,4 +1,4 @@
-"""What comes of comparing two solutions, on each workload and over all of them."""
+"""Results of comparing two solutions, on each workload and overall."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Contest:
     Attributes
     ----------
     definition, workload
-        What is computed, on what.
+        The definition and the workload.
     baseline, candidate : Solution
-        Who is compared; they may be the same.
+        The solutions; may be the same.
     """
 
     definition: Definition
@@ -50,12 +50,13 @@ class Obstacle:
     Attributes
     ----------
     role : str
-        Who is to blame: ``baseline``, ``candidate``, ``reference`` or ``both``.
+        The cause: ``baseline``, ``candidate``, ``reference`` or ``both``.
     kind : str
-        ``wrong``: its outputs are. ``failed``: it raised, died or took too long. ``not believed``:
-        its latency is not. ``unavailable``: this machine lacks what it needs. ``workload``: the
-        inputs cannot be made, or decide nothing. ``too slow``: not one launch was finished in the
-        time given. ``not recorded``: a trace lacks what a comparison needs.
+        ``wrong``: its outputs are wrong. ``failed``: it raised, died or timed out. ``not
+        believed``: its latencies are disputed. ``unavailable``: this machine lacks something that
+        it needs. ``workload``: the inputs cannot be generated, or cannot tell right from wrong.
+        ``too slow``: too few launches finished in the given time. ``not recorded``: a trace lacks
+        something that a comparison needs.
     message : str
         What happened.
     """
@@ -67,35 +68,35 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class ContestResult:
-    """What has come of one contest.
+    """The result of one contest.
 
     Attributes
     ----------
     definition, workload : str
-        Name and uuid.
+        Name of the definition and uuid of the workload.
     baseline, candidate : str
         Names of the solutions.
     comparison : Comparison, optional
         None if there is an obstacle.
     launches : tuple of Launch
-        The samples that it is about, in milliseconds, in the order taken.
+        The samples in milliseconds, in the order taken.
     obstacle : Obstacle, optional
         Why there is no comparison.
     stopped : str
-        ``decided``: more launches would change nothing. ``time``: no time was left. Empty for what
-        was not run.
+        Why it ended. ``decided``: the verdict is clear. ``time``: no time was left. Empty for
+        recorded traces.
     seconds : float
-        Wall time that it took.
+        Duration.
     notes : tuple of str
-        What else is to be known about it.
+        Remarks for the user.
     timer, cache, hardware : str
-        What took the samples, how the caches of the device were before each, and where.
+        Timer, cache mode and device of the samples.
     recorded : tuple, optional
-        Instead of launches: the samples of the baseline's trace, and of the candidate's.
+        Samples of the baseline's and the candidate's trace, instead of launches.
     p_adjusted : float, optional
         The p-value corrected for the number of workloads; see `answer`.
     verdict : Verdict, optional
-        With that p-value; None if there is an obstacle.
+        By the corrected p-value; None if there is an obstacle.
     """
 
     definition: str
@@ -117,7 +118,7 @@ class ContestResult:
 
     @property
     def samples_ms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """All samples of the baseline, and of the candidate, in milliseconds."""
+        """All samples of the baseline and of the candidate, in milliseconds."""
         if self.recorded is not None:
             return self.recorded
         return (
@@ -142,16 +143,16 @@ def _median(samples: Sequence[float]) -> Optional[float]:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to "is it slower", on each workload and overall.
+    """The verdicts on each workload and overall.
 
     Attributes
     ----------
     results : tuple of ContestResult
-        With corrected p-values, and the verdicts that follow from them.
+        With corrected p-values and the resulting verdicts.
     overall : Overall, optional
-        Over all workloads that could be compared; None if there is none.
+        Over all workloads that could be compared; None if there are none.
     min_effect, alpha : float
-        What counts as a difference, and how often it may be claimed by chance.
+        The smallest difference that counts, and the probability of a false alarm.
     """
 
     results: tuple[ContestResult, ...]
@@ -161,22 +162,22 @@ class Answer:
 
     @property
     def verdicts(self) -> set[Verdict]:
-        """Those of all workloads, and that of their mean."""
+        """The verdicts on all workloads, and on their mean."""
         judged = (*self.results, self.overall)
         return {one.verdict for one in judged if one is not None and one.verdict is not None}
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
-        """Everything that stood in the way."""
+        """The obstacles of all results."""
         return tuple(one.obstacle for one in self.results if one.obstacle is not None)
 
 
 def answer(results: Sequence[ContestResult], *, min_effect: float, alpha: float) -> Answer:
-    """Return what contests say together.
+    """Combine the results of contests.
 
-    The p-values of the workloads, and of their mean, are corrected by Holm's method [1]_: the
-    chance of calling *any* of them slower or faster by accident is at most `alpha`, however many
-    there are. Intervals are those of each workload by itself.
+    The p-values of the workloads and of their mean are corrected by Holm's method [1]_: the
+    probability of calling *any* of them slower or faster by chance is at most `alpha`, for any
+    number of workloads. The intervals of the workloads are not corrected.
 
     Parameters
     ----------
@@ -185,7 +186,7 @@ def answer(results: Sequence[ContestResult], *, min_effect: float, alpha: float)
     min_effect : float
         Smallest relative difference that counts.
     alpha : float
-        Chance of a false alarm.
+        Probability of a false alarm.
 
     References
     ----------
@@ -206,19 +207,19 @@ def answer(results: Sequence[ContestResult], *, min_effect: float, alpha: float)
     return Answer(tuple(judged), total, min_effect, alpha)
 
 
-_FEWEST_SAMPLES = 5  # of which a median's interval can be told
-_UNPAIRED = "unpaired: taken at different times, whatever the machine did meanwhile is in it"
+_FEWEST_SAMPLES = 5  # for the interval of a median
+_UNPAIRED = "unpaired: taken at different times, so that changes of the machine are included"
 
 
 def read_traces(path: Path) -> list[Trace]:
-    """Return the runs of a dataset, or of one file of traces, from the oldest to the latest.
+    """Return the runs of a dataset, or of one trace file, from the oldest to the latest.
 
     Raises
     ------
     DatasetNotFoundError
-        If there is neither.
+        If the path is neither.
     SelectionError
-        If there is no run.
+        If it has no runs.
     StorageError
         If a file cannot be read.
     """
@@ -226,20 +227,20 @@ def read_traces(path: Path) -> list[Trace]:
         targets = read_targets(path)
     elif not path.is_dir():
         raise DatasetNotFoundError(
-            f"{path}: there is neither a dataset nor a file of traces",
-            hint="name a dataset's folder, or one of the files in its folder traces",
+            f"{path} is neither a dataset nor a trace file",
+            hint="give the folder of a dataset, or a file in its folder traces",
         )
     else:
         traces = TraceSet.from_path(path, on_error="collect").traces
         targets = [Target(trace) for group in traces.values() for trace in group]
     runs = [one.trace for one in latest(targets) if one.trace is not None]
     if not runs:
-        raise SelectionError(f"{path}: no runs are recorded there", hint="'fib run' records them")
+        raise SelectionError(f"{path} has no recorded runs", hint="record some with 'fib run'")
     return runs
 
 
 Key = tuple[str, str, str]
-"""Definition, uuid of the workload, and what is compared."""
+"""Definition, uuid of the workload, and name of the solution if it is the same on both sides."""
 
 
 def compare_recorded(
@@ -257,28 +258,27 @@ def compare_recorded(
     baseline, candidate : iterable of Trace
         From the oldest to the latest.
     settings : CompareSettings
-        What counts as a difference.
+        The smallest difference that counts, and the probability of a false alarm.
     names : tuple of str, optional
-        The solution of either side to compare; by default each is compared with itself.
+        The solution on each side; by default each solution is compared with itself.
     force : bool
-        Compare even what was taken on other hardware, by another timer, or of another definition;
-        the results then have a note.
+        Compare even results with different hardware, timers or definitions, and add a note.
 
     Raises
     ------
     SelectionError
-        If there is nothing that both sides have.
+        If the sides have nothing in common.
     ConflictError
-        If the two cannot be compared, and `force` is False.
+        If the traces are not comparable and `force` is False.
     """
     first = _latest(baseline, names and names[0])
     second = _latest(candidate, names and names[1])
     keys = [key for key in first if key in second]
     if not keys:
         raise SelectionError(
-            f"nothing to compare: the baseline has {len(first)} runs and the candidate "
-            f"{len(second)} that fit, and none on the same workload",
-            hint="name the solutions with --baseline and --candidate if they differ",
+            f"nothing to compare: of {len(first)} matching runs of the baseline and {len(second)} "
+            "of the candidate, none are on the same workload",
+            hint="if the solutions differ, name them with --baseline and --candidate",
         )
     pairs = [(first[key], second[key]) for key in keys]
     return [_compare(*pair, _differences(pair, force=force), settings) for pair in pairs]
@@ -293,12 +293,12 @@ def _latest(traces: Iterable[Trace], name: Optional[str]) -> dict[Key, Trace]:
 
 
 def _differences(pair: tuple[Trace, Trace], *, force: bool) -> list[str]:
-    """Return remarks on what differs.
+    """Return notes on what differs.
 
     Raises
     ------
     ConflictError
-        If something does that makes a comparison worthless, and `force` is False.
+        If a difference makes the comparison meaningless and `force` is False.
     """
     notes = [_UNPAIRED]
     facts = [_facts(trace) for trace in pair]
@@ -313,10 +313,10 @@ def _differences(pair: tuple[Trace, Trace], *, force: bool) -> list[str]:
         if not force:
             where = f"{pair[0].definition} / {pair[0].workload.uuid}"
             raise ConflictError(
-                f"{where}: {text}: their latencies say nothing about the solutions",
-                hint="--force compares them nevertheless",
+                f"{where}: {text}: the latencies are not comparable",
+                hint="--force compares them anyway",
             )
-        notes.append(f"forced, although they differ in {text}")
+        notes.append(f"compared by --force despite different {text}")
     return notes
 
 
@@ -350,7 +350,7 @@ def _compare(
         return replace(result, obstacle=problem)
     samples = _samples(first), _samples(second)
     if not all(median(side) for side in samples):
-        text = "a median of 0 has no ratio: the timer could not tell the latency from zero"
+        text = "a median latency is 0, below the resolution of the timer"
         return replace(result, obstacle=Obstacle("both", "not recorded", text))
     comparison = compare_unpaired(*samples, min_effect=settings.min_effect, alpha=settings.alpha)
     return replace(result, comparison=comparison, recorded=samples)
@@ -365,9 +365,9 @@ def _obstacle(role: Literal["baseline", "candidate"], trace: Trace) -> Optional[
     assert trace.evaluation is not None
     if not trace.is_successful():
         status = trace.evaluation.status.value
-        return Obstacle(role, "wrong", f"the latest run of {trace.solution!r} ended in {status}")
+        return Obstacle(role, "wrong", f"the latest run of {trace.solution!r} has status {status}")
     count = len(_samples(trace))
     if count < _FEWEST_SAMPLES:
-        text = f"{count} samples are recorded, and {_FEWEST_SAMPLES} are needed"
+        text = f"only {count} of the required {_FEWEST_SAMPLES} samples are recorded"
         return Obstacle(role, "not recorded", text)
     return None

@@ -1,4 +1,4 @@
-"""One of the two that are compared, in one process: built, checked, called."""
+"""One side of a comparison: a solution that is built, checked and called in its own process."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class CannotCompare(Exception):
-    """There is no comparison on a workload.
+    """A workload cannot be compared.
 
     Parameters
     ----------
     obstacle : Obstacle
-        Why.
+        The reason.
     """
 
     def __init__(self, role: Role, kind: ObstacleKind, message: str) -> None:
@@ -43,7 +43,7 @@ class CannotCompare(Exception):
 
 @contextmanager
 def blamed_on(role: Role) -> Iterator[None]:
-    """Turn what a process of `role` fails with into `CannotCompare`."""
+    """Convert errors of the process of `role` to `CannotCompare`."""
     try:
         yield
     except CandidateError as error:
@@ -65,7 +65,7 @@ class Side:
     Attributes
     ----------
     calls : list of TimedCall
-        The timed calls so far, those that were looked at among them.
+        The timed calls so far, checked ones included.
     """
 
     def __init__(self, role: Role, attempt: VerifiedAttempt) -> None:
@@ -75,12 +75,12 @@ class Side:
         self.course: Optional[Course] = None
 
     def prepare(self, *, check: bool) -> None:
-        """Build the solution, and send it all input sets.
+        """Build the solution and send it all input sets.
 
         Parameters
         ----------
         check : bool
-            Whether its outputs are looked at.
+            Whether to check its outputs.
 
         Raises
         ------
@@ -98,12 +98,12 @@ class Side:
             raise CannotCompare(self.role, "wrong", f"{found.status.value}: {found.message}")
 
     def begin(self, rng: random.Random) -> None:
-        """Hand over memory for the calls.
+        """Allocate shared memory for the calls.
 
         Parameters
         ----------
         rng : random.Random
-            As of `Course`.
+            As for `Course`.
 
         Raises
         ------
@@ -117,14 +117,15 @@ class Side:
             self.course = Course(self.attempt, baseline.values, rng, baseline.overhead)
 
     def fire(self, number: int, check: Optional[TimedCheck] = None) -> TimedCall:
-        """Make one timed call, and do not keep it.
+        """Make one timed call without adding it to `calls`.
 
         Parameters
         ----------
         number : int
-            What it sees; whoever is trusted sees one of the input sets.
+            Number of the call, which selects its values; trusted solutions get one of the input
+            sets.
         check : TimedCheck, optional
-            What it must give.
+            The values and expected outputs of a checked call.
 
         Raises
         ------
@@ -145,23 +146,23 @@ class Side:
     def samples_ms(self) -> tuple[float, ...]:
         """Return the latencies of its calls.
 
-        On a device that of a solution which needs far longer than the reference to return to the
-        host includes this time, as in `time_distrusting`.
+        On a GPU, if a solution takes far longer than the reference to return to the host, that
+        time is included, as in `time_distrusting`.
         """
         overhead, calls = self.attempt.baseline.overhead, self.calls
         holds = overhead is not None and overhead.holds_host(calls)
         return tuple(call.sample_ms + holds * call.enqueued_ms for call in calls)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the shared memory."""
         if self.course is not None:
             self.course.close()
 
     def rest(self) -> None:
-        """Stop its processes until they are asked again.
+        """Stop its processes until the next request.
 
-        Otherwise what it does in the background could slow the other side down. Whoever is trusted
-        is left alone.
+        Otherwise its background work could slow the other side down. Trusted solutions are not
+        stopped.
 
         Raises
         ------
@@ -177,23 +178,22 @@ class Side:
 
 logger = logging.getLogger(__name__)
 
-_FEW = 3  # launches that may be set aside before anything follows from it
+_FEW = 3  # launches that may be discarded without consequences
 
 
 class Disputes:
-    """Holds the claims of both sides against what is known of the reference and the device.
+    """Checks the reported latencies of both sides for plausibility.
 
-    A launch whose claims a busy machine may have disturbed is set aside, so that nobody gains by
-    it, and another one takes its place. Whoever that befalls in more than half of its launches, and
-    in more than three, is not believed any more.
+    A launch with disputed latencies, which a busy machine may have caused, is discarded and
+    repeated. A side that is disputed in more than half of its launches, and in more than three,
+    cannot be compared.
 
     Parameters
     ----------
     session : VerifiedSession
         The run.
     baseline : VerifiedBaseline
-        What the workload was prepared with. If candidates are trusted, all is believed that is
-        possible.
+        The prepared workload. For trusted candidates only impossible latencies are disputed.
     """
 
     def __init__(self, session: VerifiedSession, baseline: VerifiedBaseline) -> None:
@@ -208,7 +208,7 @@ class Disputes:
         Raises
         ------
         CannotCompare
-            If a claim is not believed.
+            If a side is disputed too often.
         """
         self._launches += 1
         for side in sides:
@@ -219,7 +219,7 @@ class Disputes:
             if not violation.disputable or (count > _FEW and 2 * count > self._launches):
                 many = f"{count} of {self._launches} launches"
                 raise CannotCompare(side.role, "not believed", f"{violation} (in {many})")
-            logger.info("%s: %s; the launch is set aside", side.role, violation)
+            logger.info("%s: %s; the launch is discarded", side.role, violation)
             self.set_aside += 1
             return False
         return True
@@ -240,26 +240,26 @@ class Disputes:
 
 
 _BATCH = 12
-_TIME_SHARE = 0.2  # of the time for a comparison, that one refill may take
+_TIME_SHARE = 0.2  # share of the time of a comparison that one refill may take
 
 
 class CheckSupply:
-    """Hands out checks, and has the reference compute new ones when they are used up.
+    """Supplies checks, and lets the reference compute new ones when they are used up.
 
-    A solution may write down what a call that was looked at has seen, and its next process may
-    read it. So no process gets a check that an earlier one has had. Only where the reference is too
-    slow for that, `reused` tells that they come again.
+    A solution might store the values of a checked call for its next process, so no process gets a
+    check of an earlier one. Only if the reference is too slow are checks reused, and `reused` is
+    set.
 
     Parameters
     ----------
     session : VerifiedSession
         The run.
     baseline : VerifiedBaseline
-        Has the first checks; none if candidates are trusted.
+        Provides the first checks; none if candidates are trusted.
     budget_s : float
-        Seconds that the whole comparison may take.
+        Time limit of the whole comparison in seconds.
     rng : random.Random
-        Draws what calls see.
+        Draws the values of calls.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class CheckSupply:
             try:
                 self._last = self._computed()
             except (CandidateError, ReferenceFailed) as error:
-                logger.warning("the reference gave no further outputs to check: %s", error)
+                logger.warning("the reference could not compute more outputs to check: %s", error)
                 self._cost_s = float("inf")
             else:
                 self._fresh += self._last

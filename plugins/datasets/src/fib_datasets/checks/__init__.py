@@ -1,1 +1,1 @@
-"""Checks of datasets beyond what core checks, a module each."""
+"""Checks of datasets beyond those of core, one module each."""

@@ -1,7 +1,7 @@
-"""Scores compare with the baseline of a definition: whether there is one, and it has run.
+"""Checks that each definition has one baseline and that it has passed.
 
-To lack one is no damage: datasets grow, and are merged with others that have none. Only two
-are an error, as nothing says which of them counts.
+A missing baseline is not an error, because datasets grow and are merged with others. Two baselines
+are an error, because it is ambiguous which one counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUTHOR = "baseline"
 
 
 def check_baselines(contents: Contents) -> Iterator[Finding]:
-    """Find definitions with no baseline or several, and workloads on which it has not passed.
+    """Find definitions with no baseline or several, and workloads that the baseline fails.
 
     A dataset without any solution by the author ``baseline`` has no scores, and no findings here.
     """
@@ -45,16 +45,16 @@ def check_baselines(contents: Contents) -> Iterator[Finding]:
         name = definition.name
         places, here = baselines.get(name, []), Place(NAME, at.path)
         if len(places) > 1:
-            message = f"{name!r} has a baseline already: {places[0].path}"
-            hint = "scores need one; give all but one of them another author"
+            message = f"{name!r} has another baseline: {places[0].path}"
+            hint = "scores need exactly one; change the author of the others"
             yield Place(NAME, places[1].path).error(message, "author", hint)
         elif not places and name in solved:
-            message = "it has solutions and no baseline, so none of them has a score"
+            message = "the definition has solutions but no baseline, so they have no scores"
             hint = f"a baseline is a solution by the author {AUTHOR!r}"
             yield here.note(message, hint=hint)
         left = sorted(uuid for uuid in run[name] if (name, uuid) not in passed)
         if left and places:
             yield here.note(
-                f"the baseline has not passed on {len(left)} workloads that others have run; "
-                f"they count in no score. The first is {left[0]}"
+                f"the baseline has not passed on {len(left)} workloads that others have run, "
+                f"which do not count in scores; the first is {left[0]}"
             )

@@ -1,4 +1,4 @@
-"""A definition can be benchmarked if it has workloads, solutions, and a reference that fits."""
+"""Checks that each definition has workloads, solutions and a matching reference."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def check_benchmark(contents: Contents) -> Iterator[Finding]:
-    """Find what `fib run` would have nothing to do for, or would fail on in every evaluation."""
+    """Find definitions that `fib run` would skip, or for which every evaluation would fail."""
     with_workloads = {head.definition for head, _ in contents.traces if head.solution is None}
     solved = {head.definition for head, _ in contents.solution_files}
     for definition, at in contents.definition_files:
         place = Place("benchmark", at.path)
         if definition.name in solved and definition.name not in with_workloads:
-            yield place.warning("it has solutions and no workload to run them on")
+            yield place.warning("the definition has solutions but no workloads")
         if definition.name in with_workloads and definition.name not in solved:
-            yield place.warning("it has workloads and no solution to run on them")
+            yield place.warning("the definition has workloads but no solutions")
         yield from _check_reference(definition, place)
 
 
@@ -36,7 +36,7 @@ def _check_reference(definition: Definition, place: Place) -> Iterator[Finding]:
         return
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = [one for one in tree.body if isinstance(one, kinds) and one.name == "run"]
-    # A decorator may change how it is called.
+    # A decorator may change the signature.
     if not found or found[-1].decorator_list or found[-1].args.vararg is not None:
         return
     arguments = found[-1].args
@@ -47,4 +47,4 @@ def _check_reference(definition: Definition, place: Place) -> Iterator[Finding]:
         return
     takes = str(least) if least == len(positional) else f"{least} to {len(positional)}"
     message = f"run takes {takes} inputs, but {count} are declared"
-    yield place.error(message, "reference", "every evaluation would fail on it")
+    yield place.error(message, "reference", "every evaluation would fail")

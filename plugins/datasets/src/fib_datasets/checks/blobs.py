@@ -1,4 +1,4 @@
-"""The tensor files that workloads name must be there and hold what is declared."""
+"""Checks that the tensor files of workloads exist and match their definitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _visit(record: Record, contents: Contents) -> Iterator[Finding]:
     place = at._replace(check="blobs")
     try:
         shapes = definition.get_input_shapes(trace.workload.axes)
-    except DataError:  # an axis is missing, of which the check of workloads tells
+    except DataError:  # an axis is missing, which the check of workloads reports
         shapes = [None] * len(definition.inputs)
     for (name, declared), shape in zip(definition.inputs.items(), shapes, strict=True):
         spec = trace.workload.inputs.get(name)
@@ -88,24 +88,24 @@ def _compare(
 ) -> Iterator[Finding]:
     stored, stored_shape = found
     dtype = SAFETENSORS_TO_DTYPE.get(stored, stored)
-    # Packed 4-bit floats may be stored as bytes, which every release of safetensors can read.
+    # Packed 4-bit floats may be stored as bytes, which all releases of safetensors can read.
     packed = declared.dtype == "float4_e2m1" and stored == "U8"
     if dtype != declared.dtype and not packed:
-        message = f"{path} holds {dtype}, but {declared.dtype} is declared"
+        message = f"{path} has dtype {dtype}, but {declared.dtype} is declared"
         yield place.error(message, f"{field}.dtype")
     if declared.shape is None:
         if math.prod(stored_shape) != 1:
-            message = f"{path} holds a tensor of shape {list(stored_shape)} for a scalar"
+            message = f"{path} has shape {list(stored_shape)}, but a scalar is declared"
             yield place.error(message, f"{field}.shape")
     elif (
         shape is not None and stored_shape != shape and not _is_packed(stored, stored_shape, shape)
     ):
-        message = f"{path} holds shape {list(stored_shape)}, but {list(shape)} is declared"
+        message = f"{path} has shape {list(stored_shape)}, but {list(shape)} is declared"
         yield place.error(message, f"{field}.shape")
 
 
 def _is_packed(stored: str, found: _Shape, declared: _Shape) -> bool:
-    """Return whether two 4-bit floats to an element explain the difference."""
+    """Return whether packing two 4-bit floats per element explains the difference."""
     if stored != "F4" or not found or not declared:
         return False
     return found[:-1] == declared[:-1] and found[-1] == 2 * declared[-1]

@@ -1,4 +1,4 @@
-"""Fields that the format does not know. Readers ignore them, so a misspelt one changes nothing."""
+"""Checks for unknown fields. Readers ignore them, so a misspelt field has no effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Models = tuple[type[SchemaModel], ...]
 
 _IN_FOLDERS: _Models = (Definition, Solution, Trace, Trace)
 RECORDS = dict(zip(layout.FOLDERS, _IN_FOLDERS, strict=False))
-"""The record in the files of each folder."""
+"""The model of the records in each folder."""
 
 _TEMPLATE = "schema_version custom_inputs_entrypoint init check optional param"  # of FlashInfer
 ELSEWHERE = {
@@ -39,7 +39,7 @@ ELSEWHERE = {
     "Environment": "device hardware_id",
     "Correctness": "has_nan has_inf",
 }
-"""By model: fields that older releases and other programs write, and that are left in peace."""
+"""By model: fields that older releases and other programs write, and that are not reported."""
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
@@ -49,13 +49,13 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _is_model(part: Any) -> bool:
-    # To Python 3.10 `list[str]` is a type, too.
+    # In Python 3.10 `list[str]` is a type as well.
     return get_origin(part) is None and isinstance(part, type) and issubclass(part, SchemaModel)
 
 
 @cache
 def _fields(models: _Models) -> dict[str, tuple[_Models, bool]]:
-    """Return by name the records in a field, and whether there are many of them."""
+    """Return the models of each field by name, and whether the field has many records."""
     known: dict[str, tuple[_Models, bool]] = {}
     for model in models:
         known |= dict.fromkeys(["$schema", *ELSEWHERE.get(model.__name__, "").split()], ((), False))
@@ -64,7 +64,7 @@ def _fields(models: _Models) -> dict[str, tuple[_Models, bool]]:
             parts = list(_parts(field.annotation))
             inner = tuple(filter(_is_model, parts))
             many = any(get_origin(part) in (dict, list) for part in parts)
-            # Other programs add to a provenance what they like.
+            # Other programs may add anything to a provenance.
             known[name] = () if name == "provenance" else inner, many
     return known
 
@@ -75,16 +75,16 @@ def unknown_fields(models: _Models, record: Any, at: str = "") -> Iterator[tuple
     Parameters
     ----------
     models : tuple of type
-        What the record may be; if several, its ``type`` tells.
+        Possible models of the record; if there are several, its ``type`` selects one.
     record : Any
         The record, valid or not.
     at : str
-        Where it is, dotted.
+        Dotted path of the record.
 
     Yields
     ------
     tuple of str
-        Place of the field, dotted, and the name that was meant; empty if none is near.
+        Dotted path of the field, and the most similar known name; empty if none is similar.
     """
     if not isinstance(record, dict):
         return
@@ -105,15 +105,15 @@ def unknown_fields(models: _Models, record: Any, at: str = "") -> Iterator[tuple
 
 
 def _check_file(folder: str, path: Path, place: Place) -> Iterator[Finding]:
-    """Find unknown fields; in a file of many lines each is reported once."""
+    """Find unknown fields; each is reported once per file."""
     if place.check != folder:
         return
     seen: dict[tuple[str, str], list[Optional[int]]] = {}
     right: set[tuple[bytes, ...]] = set()
-    with suppress(OSError):  # an error of core's check, as is what cannot be decoded
+    with suppress(OSError):  # the check of core reports files that cannot be read or decoded
         for line, text in read_records(path, lambda *_: None):
             if (names := tuple(_names(text))) in right:
-                continue  # all lines of a program have the same fields
+                continue  # usually all lines have the same fields
             try:
                 record = json.loads(text)
             except (ValueError, RecursionError):
@@ -135,7 +135,7 @@ def _check_entry(record: Any, place: Place) -> Iterator[Finding]:
     spec = record.get("spec") if isinstance(record, dict) else None
     entry = spec.get("entry_point") if isinstance(spec, dict) else None
     if isinstance(entry, str) and entry.isidentifier():
-        message = f'the entry point names no file: write "FILE::{entry}"'
+        message = f'the entry point has no file: write "FILE::{entry}"'
         yield place.warning(message, "spec.entry_point")
 
 

@@ -1,6 +1,6 @@
-"""What core does not look at in records: axes, inputs, constraints, entry points and figures.
+"""Further checks of records: axes, inputs, constraints, entry points and figures.
 
-Findings are told under the name of core's check of their layer.
+Findings have the name of core's check of their layer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check_axes(contents: Contents) -> Iterator[Finding]:
-    """Find misplaced definitions, axes without use, and axes that nothing determines."""
+    """Find misplaced definitions, unused axes, and axes that no input determines."""
     for definition, place in contents.definition_files:
         folder = place.path.parts[1:-1]
         kind = definition.op_type
@@ -35,7 +35,7 @@ def check_axes(contents: Contents) -> Iterator[Finding]:
             yield place.warning(message, "op_type")
         yield from _check_own_axes(definition, place)
         if not definition.outputs:
-            yield place.error("it has no output", "outputs")
+            yield place.error("the definition has no outputs", "outputs")
 
 
 def _check_own_axes(definition: Definition, place: Place) -> Iterator[Finding]:
@@ -44,18 +44,18 @@ def _check_own_axes(definition: Definition, place: Place) -> Iterator[Finding]:
         for tensors in (definition.inputs, {**definition.inputs, **definition.outputs})
     )
     if not definition.axes:
-        yield place.warning("it has no axes", "axes")
-    # A constant that is no size is fine: it documents a parameter, such as top_k.
+        yield place.warning("the definition has no axes", "axes")
+    # Unused constants are fine: they document parameters such as top_k.
     for axis in definition.var_axes:
         if axis not in used:
             yield place.warning("no input or output has this axis", f"axes.{axis}")
         elif axis not in shown:
-            # A run gets its value from the workload, but a caller of the kernel has only inputs.
-            message = "no input shows the size of this variable axis"
+            # Runs get its value from the workload, but callers of a kernel have only inputs.
+            message = "no input has this variable axis, so callers cannot tell its size"
             yield place.warning(message, f"axes.{axis}")
     for axis, size in definition.const_axes.items():
         if size == 0:
-            yield place.warning("an axis of size 0 makes its tensors empty", f"axes.{axis}")
+            yield place.warning("size 0: tensors with this axis are empty", f"axes.{axis}")
 
 
 # -------------------------------------------------------------------------------- solutions
@@ -64,8 +64,8 @@ def _check_own_axes(definition: Definition, place: Place) -> Iterator[Finding]:
 def _visit_solution(solution: Solution, place: Place) -> Iterator[Finding]:
     """Check the entry file of one solution.
 
-    A solution that does not build is a legitimate record, which gets the status COMPILE_ERROR: it
-    is no more than a warning.
+    A solution that does not build is a valid record, which gets the status COMPILE_ERROR;
+    therefore findings are warnings at most.
     """
     yield from _check_language(solution.spec.language, place)
     entry = solution.get_entry_source()
@@ -88,7 +88,7 @@ _MEANT = {"c++": "cpp", "cu": "cuda", "cuda_cpp": "cuda", "pytorch": "python", "
 
 
 def _check_language(language: str, place: Place) -> Iterator[Finding]:
-    """Find a language that nobody has heard of; one of a plugin that is not here is no fault."""
+    """Find unknown languages; a language may belong to a plugin that is not installed."""
     builders = [each.spec for each in default_catalog().builders]
     known = {name for spec in builders for name, _ in spec.handles}.union(
         map(str, SupportedLanguages)
@@ -104,7 +104,7 @@ def _check_language(language: str, place: Place) -> Iterator[Finding]:
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
-    """Return every name that a statement outside functions and classes may bind."""
+    """Return all names that statements outside functions and classes may bind."""
     names: set[str] = set()
     pending: list[ast.AST] = list(tree.body)
     while pending:
@@ -125,7 +125,7 @@ ENTRY_POINTS = RecordCheck(solution=_visit_solution)
 # -------------------------------------------------------------------------- workloads and traces
 
 _ROUNDING = 0.02
-"""Difference between the recorded and the computed speed-up that rounding may explain."""
+"""Largest difference between recorded and computed speed-up that rounding explains."""
 
 
 def _visit_workload(record: Record, contents: Contents) -> Iterator[Finding]:
@@ -151,11 +151,11 @@ def _visit_workload(record: Record, contents: Contents) -> Iterator[Finding]:
 
 
 def broken(constraint: Constraint, axes: Mapping[str, int]) -> str:
-    """Return that a constraint does not hold; empty if it does, or axes do not decide it."""
+    """Return a message if a constraint is violated; empty if it holds or needs other values."""
     if not constraint.decidable(axes) or constraint.evaluate(axes):
         return ""
     values = ", ".join(f"{axis}={axes[axis]}" for axis in sorted(constraint.names))
-    return f"the constraint {constraint.text!r} does not hold for {values}"
+    return f"the constraint {constraint.text!r} is violated by {values}"
 
 
 def _check_axes(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def _check_axes(definition: Definition, workload: Workload, place: Place) -> Ite
         elif axis in const and const[axis] != size:
             yield place.error(f"the definition fixes this axis at {const[axis]}, not {size}", field)
         elif size == 0:
-            yield place.warning("an axis of size 0 makes its tensors empty", field)
+            yield place.warning("size 0: tensors with this axis are empty", field)
 
 
 def _check_inputs(definition: Definition, workload: Workload, place: Place) -> Iterator[Finding]:
@@ -185,7 +185,7 @@ def _check_inputs(definition: Definition, workload: Workload, place: Place) -> I
             yield place.warning(f"the definition has no such input; it has {names}", field)
         elif isinstance(spec, ScalarInput) and declared.shape is not None:
             shape = ", ".join(declared.shape)
-            yield place.error(f"a scalar is given for a tensor of shape [{shape}]", field)
+            yield place.error(f"the input is a tensor of shape [{shape}], not a scalar", field)
         elif isinstance(spec, ScalarInput) and not declared.dtype.is_floating:
             whole = declared.dtype.is_integer and float(spec.value).is_integer()
             if not whole and spec.value not in (0, 1):
@@ -197,7 +197,7 @@ INPUTS = RecordCheck(_visit_workload)
 
 
 def _visit_trace(record: Record, contents: Contents) -> Iterator[Finding]:
-    """Find impossible numbers."""
+    """Find impossible values."""
     if record.trace.is_successful():
         yield from _check_numbers(*record)
 
@@ -213,17 +213,17 @@ def _check_numbers(trace: Trace, place: Place) -> Iterator[Finding]:
         computed = times.reference_latency_ms / times.latency_ms
         recorded = times.speedup_factor
         if computed and abs(recorded - computed) > _ROUNDING * max(computed, recorded):
-            message = f"{recorded:g} is recorded, but the latencies give {computed:.4g}"
+            message = f"the recorded speed-up is {recorded:g}, but latencies give {computed:.4g}"
             yield place.warning(message, "evaluation.performance.speedup_factor")
     if errors is not None and math.isnan(errors.max_absolute_error):
-        message = "it passed with an error that is not a number"
+        message = "the status is PASSED, but an error is NaN"
         yield place.warning(message, "evaluation.correctness.max_absolute_error")
 
 
 def _find_gone(contents: Contents) -> Iterator[Finding]:
-    """Find solutions and workloads of traces that are gone.
+    """Find missing solutions and workloads of traces.
 
-    A trace outlives what it speaks about: that is a warning, one for each of them and not for each
+    Traces may outlive them, so there is one warning for each solution or definition, not for each
     trace.
     """
     workloads = {head[:2] for head, _ in contents.traces if head.solution is None}
@@ -240,7 +240,7 @@ def _find_gone(contents: Contents) -> Iterator[Finding]:
     for name, place in gone.items():
         several = f"this is one of {counts[name]} traces"
         traces = "this is the only trace" if counts[name] == 1 else several
-        message = f"there is no solution {name!r} in the dataset; {traces} of it"
+        message = f"the dataset has no solution {name!r}; {traces} of it"
         yield place.warning(message, "solution")
     totals = Counter(definition for definition, _ in runs)
     missing: dict[str, list[tuple[str, Place]]] = {}

@@ -1,1 +1,1 @@
-"""The commands of this plugin, a module each."""
+"""The commands of this plugin, one module each."""

@@ -1,4 +1,4 @@
-"""``fib build``: build the solutions of a dataset, several at a time, and evaluate none."""
+"""``fib build``: build the solutions of a dataset without evaluating them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 Jobs = Annotated[
-    Optional[int], option("--jobs", "-j", metavar="N", help="Builds at once. Default: cores.")
+    Optional[int], option("--jobs", "-j", metavar="N", help="Parallel builds. Default: cores.")
 ]
 Device = Annotated[
     Optional[str],
@@ -29,7 +29,7 @@ Device = Annotated[
         "--device",
         metavar="DEVICE",
         callback=run_options.known_device,
-        help="Build for cpu, or for cuda, which need not be there. Default: cuda if it is.",
+        help="Build for cpu or cuda, even without a GPU. Default: cuda if there is a GPU.",
     ),
 ]
 Timeout = Annotated[
@@ -37,7 +37,7 @@ Timeout = Annotated[
     option(
         "--timeout",
         metavar="S",
-        help="Seconds that compiling, and then loading, may take. Default: 300.",
+        help="Time limit in seconds, for compiling and for loading. Default: 300.",
     ),
 ]
 CompileOnly = Annotated[
@@ -45,7 +45,7 @@ CompileOnly = Annotated[
     typer.Option("--compile-only", help="Fill the cache; do not load or call the solutions."),
 ]
 ShowLog = Annotated[
-    bool, typer.Option("--log", help="Show all that the compilers of failed builds said.")
+    bool, typer.Option("--log", help="Show the complete compiler output of failed builds.")
 ]
 
 
@@ -64,11 +64,11 @@ def build(
     as_json: options.AsJson = False,
     log_level: options.LogLevel = None,
 ) -> None:
-    """Build the solutions of a dataset in processes of their own, several at a time.
+    """Build the solutions of a dataset in separate processes, several at a time.
 
-    What is compiled stays in the cache, so that a run begins sooner. Exits with 1 if a build fails,
-    and with 4 if this machine lacks something for one; Ctrl-C ends the compilers and shows what is
-    done.
+    Compiled solutions stay in the cache, so that later runs start sooner. Exits with 1 if a build
+    fails, and with 4 if this machine lacks something that a solution needs. Ctrl-C ends the
+    compilers and shows the finished builds.
     """
     from fib_datasets.build import BuildRun
     from flashinfer_bench.bench import BenchmarkConfig
@@ -85,7 +85,7 @@ def build(
         executor=executor,
     )
     opened = open_datasets(local, hub)
-    with redirect_stdout(sys.stderr):  # for what a plugin prints
+    with redirect_stdout(sys.stderr):  # plugins may print
         run = BuildRun(
             opened.trace_set,
             config,
@@ -111,7 +111,7 @@ def build(
         states = Counter(outcome.state for outcome in outcomes)
         output.tell_counts("builds", states, begin, interrupted=interrupted)
         if run.left_out:
-            output.talk(f"left out {len(run.left_out):,} solutions that are not compiled")
+            output.talk(f"left out {len(run.left_out):,} solutions in languages without a compiler")
         if not as_json:
             _tell_reasons(outcomes)
         for outcome in outcomes if show_log else ():
@@ -137,7 +137,7 @@ _COLUMNS = (
     output.Column(
         "seconds", lambda one: round(one.seconds, 3) if one.seconds else None, json=False
     ),
-    # On a terminal a message in a column would be a tower of words; it comes below.
+    # On a terminal, messages are too long for a column and come below the table.
     output.Column(
         "detail",
         lambda one: _without_name(one.reason.partition("\n")[0], one.solution),
@@ -150,7 +150,7 @@ _COLUMNS = (
 
 
 def _tell_reasons(outcomes: list[BuildOutcome]) -> None:
-    """Say why builds failed, hints included; those that share a reason share a line."""
+    """Report why builds failed, with hints; equal reasons share a line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for outcome in outcomes:
         if outcome.reason:

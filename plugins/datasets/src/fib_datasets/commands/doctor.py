@@ -1,4 +1,4 @@
-"""``fib doctor``: what is damaged in a dataset, and its repair."""
+"""``fib doctor``: find and repair damage in a dataset."""
 
 # ruff: noqa: TC001, TC003 - typer reads the annotations at run time
 
@@ -29,35 +29,35 @@ def doctor(
     dataset: Annotated[
         Optional[Path],
         typer.Argument(
-            metavar="[DATASET]", show_default=False, help="Its folder. Default: $FIB_DATASET_PATH."
+            metavar="[DATASET]", show_default=False, help="A dataset. Default: $FIB_DATASET_PATH."
         ),
     ] = None,
     local: Annotated[
-        Optional[Path], typer.Option("--local", metavar="DIR", help="The same as DATASET.")
+        Optional[Path], typer.Option("--local", metavar="DIR", help="Same as DATASET.")
     ] = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Move what can safely be taken out into a backup folder."),
+        typer.Option("--repair", help="Move what can safely be removed to a backup folder."),
     ] = False,
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="With --repair: move what belongs to nothing, too.")
+        bool, typer.Option("--orphans", help="With --repair: also move orphaned records and files.")
     ] = False,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
     """Find torn and invalid lines, duplicates, orphans, missing tensors and stale locks.
 
-    Nothing is changed without --repair, and nothing is ever deleted: what is taken out lies in the
-    folder doctor_backup_<time> of the dataset. Other processes may append meanwhile.
+    Changes nothing without --repair, and never deletes anything: --repair moves things to the
+    folder doctor_backup_<time> of the dataset. Other processes may append in the meantime.
 
-    Exits with 1 if something is wrong (after --repair: still wrong). Notes, which sound datasets
-    may have, do not count.
+    Exits with 1 if there are issues (with --repair: if some are left). Notes do not count, because
+    intact datasets may have them.
     """
-    set_up_logging(log_level, default="ERROR")  # an unfinished line is an issue, not a log line
+    set_up_logging(log_level, default="ERROR")  # unfinished lines are reported as issues
     if orphans and not repair:
-        raise typer.BadParameter("--orphans says what --repair moves; give both")
+        raise typer.BadParameter("--orphans requires --repair")
     if dataset and local:
-        raise typer.BadParameter("DATASET and --local are the same; give one")
+        raise typer.BadParameter("give DATASET or --local, not both")
     (root,) = dataset_roots([dataset or local] if dataset or local else None)  # type: ignore[list-item]
     from fib_datasets.repair import examine
     from fib_datasets.repair import repair as carry_out
@@ -73,18 +73,18 @@ def doctor(
 
 def _print(left: Diagnosis, done: Optional[Repair]) -> None:
     if done is not None and done.taken:
-        table("Moved into the backup", COLUMNS, map(_row, done.taken))
+        table("Moved to the backup", COLUMNS, map(_row, done.taken))
         talk(f"moved {_numbers(done.taken)} to {done.backup}")
         if left.issues:
             for one in left.issues:
-                talk(f"left: {'  '.join(_row(one))}")
+                talk(f"remaining: {'  '.join(_row(one))}")
     elif left.issues:
         table(f"Issues of {left.root}", COLUMNS, map(_row, left.issues))
     seen = ", ".join(f"{count:,} {noun}" for noun, count in left.counts.items())
     notes = sum(one.is_note for one in left.issues)
     talk(f"{left.root}: {len(left.issues) - notes} issues, {notes} notes in {seen}")
     if done is None and any(one.remedy.value == "safe" for one in left.issues):
-        talk("hint: 'fib doctor --repair' moves what is marked safe into a backup folder")
+        talk("hint: 'fib doctor --repair' moves what is marked safe to a backup folder")
 
 
 def _numbers(taken: tuple[Issue, ...]) -> str:

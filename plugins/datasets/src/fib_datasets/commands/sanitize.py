@@ -1,4 +1,4 @@
-"""``fib sanitize``: taking workloads out of a dataset that no benchmark should run."""
+"""``fib sanitize``: remove useless workloads from a dataset."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def sanitize(
     local: OneLocal = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be taken out; change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be removed; change nothing.")
     ] = False,
     max_bytes: Annotated[
         Optional[int],
-        typer.Option(min=1, metavar="N", help="Most bytes of all inputs and outputs together."),
+        typer.Option(min=1, metavar="N", help="Largest total size of inputs and outputs in bytes."),
     ] = None,
     max_elements: Annotated[
         Optional[int],
-        typer.Option(min=1, metavar="N", help="Most elements of one input or output."),
+        typer.Option(min=1, metavar="N", help="Largest number of elements of an input or output."),
     ] = None,
     with_traces: Annotated[
         bool,
         typer.Option(
-            "--with-traces", help="Take out workloads that traces refer to, too, with those traces."
+            "--with-traces", help="Also remove workloads that have traces, with those traces."
         ),
     ] = False,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Take duplicate, degenerate and outsized workloads out of a dataset, and unused tensors.
+    """Remove duplicate, degenerate and outsized workloads and unused tensors from a dataset.
 
-    Degenerate are zero axes, scalars that are not finite, offsets that do not begin at 0 or go
-    down, batches of empty sequences, and what violates a constraint of its definition. Nothing is
-    deleted: all of it goes to the folder sanitize_backup_<time> of the dataset. Other processes may
-    append meanwhile.
+    Degenerate workloads have axes of size 0, scalars that are not finite, offsets that do not start
+    at 0 or that decrease, batches of empty sequences, or violated constraints. Nothing is deleted:
+    everything is moved to the folder sanitize_backup_<time> of the dataset. Other processes may
+    append in the meantime.
 
-    Exits with 1 if --dry-run finds something to take out, or something could not be read.
+    Exits with 1 if --dry-run finds something to remove, or if something could not be read.
     """
     set_up_logging(log_level, default="ERROR")
     (root,) = dataset_roots([local] if local else None)
@@ -71,14 +71,14 @@ def sanitize(
 
 def _print(done: Cleaned, *, dry_run: bool) -> None:
     if done.dropped:
-        title = "Would be moved into a backup" if dry_run else "Moved into the backup"
+        title = "Would be moved to a backup" if dry_run else "Moved to the backup"
         table(title, COLUMNS, map(_row, done.dropped))
     for one in done.kept[:_SHOWN]:
         talk(f"kept: {'  '.join(_row(one))}; {one.traces:,} traces refer to it")
     if len(done.kept) > _SHOWN:
         talk(f"kept: … and {len(done.kept) - _SHOWN:,} more")
     if done.kept:
-        talk("hint: --with-traces takes them out, with these traces")
+        talk("hint: --with-traces removes them with these traces")
     _tell_unread(done)
     what = "would move" if dry_run else "moved"
     target = "" if done.backup is None else f" to {done.backup}"
@@ -91,7 +91,7 @@ def _tell_unread(done: Cleaned) -> None:
     for one in done.unread[:_SHOWN]:
         talk(f"error: {one.where}: {one.message}")
     if done.unread:
-        talk("hint: no tensor file was looked at, as these lines may name any; see 'fib doctor'")
+        talk("hint: tensor files were skipped, since these lines may name any; see 'fib doctor'")
 
 
 def _numbers(found: tuple[Finding, ...]) -> str:

@@ -1,4 +1,4 @@
-"""``fib solution``: a solution as a folder of source files, and back."""
+"""``fib solution``: convert a solution to a folder of source files and back."""
 
 # ruff: noqa: TC001, TC003 - typer reads the annotations at run time
 
@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 app = typer.Typer(
     name="solution",
-    help="Turn a solution into a folder of source files, and back.",
+    help="Convert a solution to a folder of source files and back.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -35,9 +35,9 @@ def unpack(
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Write the sources of a solution as files, to edit them.
+    """Write the sources of a solution as files, for editing.
 
-    The folder has solution.json, with everything but the code, and the code below sources.
+    The folder contains solution.json, with everything but the code, and the code in sources.
     """
     set_up_logging(log_level)
     from fib_datasets.transfer.packing import unpack_solution
@@ -48,20 +48,20 @@ def unpack(
 @app.command("pack")
 def pack(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A folder as 'fib solution unpack' writes it.")
+        Path, typer.Argument(metavar="FOLDER", help="A folder written by 'fib solution unpack'.")
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="JSON file; one that exists is replaced."
+            "--output", "-o", metavar="FILE", help="JSON file; an existing one is replaced."
         ),
     ],
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Write a folder of source files as the JSON of a solution.
+    """Write a folder of source files as the JSON file of a solution.
 
-    New files below sources are taken in; hidden ones are not.
+    New files in sources are added, except hidden ones.
     """
     set_up_logging(log_level)
     from fib_datasets.transfer.packing import pack_solution
@@ -78,6 +78,6 @@ def _tell(done: Packed, as_json: bool) -> None:
     else:
         emit(str(done.path))
     for name in done.added:
-        talk(f"note: {name} is new, and was taken in")
+        talk(f"note: added new file {name}")
     count = len(solution.sources)
     talk(f"{solution.name}: {count} source{'s' * (count > 1)}")

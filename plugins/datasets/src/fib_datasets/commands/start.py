@@ -1,8 +1,9 @@
-"""``fib init``, ``fib new`` and ``fib schema``: what one starts a dataset with."""
+"""``fib init``, ``fib new`` and ``fib schema``: starting a dataset."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
@@ -12,34 +13,31 @@ import typer
 from flashinfer_bench.cli.datasets import dataset_roots, require_writable, tell_broken
 from flashinfer_bench.cli.options import OneLocal, command_group, option
 from flashinfer_bench.cli.output import emit, printable, talk
-from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.layout import require_dataset
+from flashinfer_bench.data import TraceSet, layout
 
 Kind = Literal["definition", "solution", "workload", "trace"]
 Language = Literal["python", "triton", "cpp", "cuda"]
 
 
 def _given_name(name: str) -> str:
-    if not name:
-        raise typer.BadParameter("a name has at least one character")
+    if not re.fullmatch(r"\w[\w.-]{0,159}", name, re.ASCII):
+        raise typer.BadParameter(f"{name!r}: use 1 to 160 letters, digits, '_', '.' and '-'")
     return name
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name; must be unique.", callback=_given_name)
-]
-_OF: Any = {"help": "The definition that it is for."}
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A unique name.", callback=_given_name)]
+_OF: Any = {"help": "Name of its definition."}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 schema_app = typer.Typer(add_completion=False, rich_markup_mode=None)
-new_app = command_group("new", "Write a definition, solution or workload to start from.")
+new_app = command_group("new", "Create a definition, solution or workload to start from.")
 
 
 @app.command("init")
 def init(folder: Annotated[Path, typer.Argument(metavar="DIR")] = Path()) -> None:
-    """Write a small dataset: a definition, its baseline, a solution and a workload.
+    """Create a small dataset: a definition, its baseline, a solution and a workload.
 
-    What exists is never overwritten.
+    Existing files are never overwritten.
     """
     from fib_datasets.starters import init_dataset
 
@@ -48,16 +46,16 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR")] = Path()) -> Non
     where = shlex.quote(f"./{folder}" if str(folder).startswith("-") else str(folder))
     talk(f"next:\n  fib validate --strict {where}  # check the files")
     talk(f"  fib run {where}  # run the solutions and record traces")
-    talk(f"  fib report best {where}  # rank what has run")
+    talk(f"  fib report best {where}  # rank the solutions")
 
 
 @new_app.command("definition")
 def definition(
     name: Name,
-    op_type: Annotated[str, option("--op-type", help="Family of the computation.")] = "op",
+    op_type: Annotated[str, option("--op-type", help="Family of the operation.")] = "op",
     local: OneLocal = None,
 ) -> None:
-    """Write a definition, LayerNorm, to be changed into what you want to compute."""
+    """Create a definition as a template: LayerNorm, to be edited."""
     from fib_datasets.starters import new_definition
 
     emit(str(new_definition(_root(local), name, op_type)))
@@ -69,13 +67,13 @@ def definition(
 def solution(
     name: Name,
     of: Annotated[str, option("--definition", metavar="NAME", **_OF)],
-    author: Annotated[str, option("--author", metavar="NAME", help="Who or what wrote it.")] = "me",
-    language: Annotated[Language, option("--language", help="What it is written in.")] = "python",
+    author: Annotated[str, option("--author", metavar="NAME", help="Its author.")] = "me",
+    language: Annotated[Language, option("--language", help="Its language.")] = "python",
     local: OneLocal = None,
 ) -> None:
-    """Write a solution to be changed: the definition's reference, or an empty C++ function.
+    """Create a solution as a template: the definition's reference, or an empty C++ function.
 
-    Scores of solutions are relative to the one whose author is "baseline".
+    Scores are relative to the solution whose author is "baseline".
     """
     from fib_datasets.starters import new_solution
 
@@ -94,36 +92,36 @@ def workload(
 ) -> None:
     """Append a workload with random tensors to the file of a definition.
 
-    Random integers lie in [0, 128): edit the line where that does not do, as for indices.
+    Random integers are in [0, 128). Edit the line if that is not suitable, for example for indices.
     """
     from fib_datasets.starters import new_workload
 
     path, made_up = new_workload(_root(local), of, given or ())
     emit(str(path))
     for name, value in made_up.items():
-        talk(f"{name} = {value} (made up: give {name}=VALUE, or edit it)")
+        talk(f"{name} = {value} (a default: give {name}=VALUE, or edit it)")
 
 
 @schema_app.command("schema")
 def schema(
     kind: Annotated[
-        Optional[Kind], typer.Argument(metavar="[KIND]", help="Default: all of them.")
+        Optional[Kind], typer.Argument(metavar="[KIND]", help="Default: all kinds.")
     ] = None,
     output: Annotated[
         Optional[Path],
         option("--output", "-o", metavar="DIR", help="Write KIND.schema.json into this folder."),
     ] = None,
 ) -> None:
-    """Print the JSON schema of a file of a dataset, or of one line of it.
+    """Print the JSON schema of a file of a dataset, or of one of its lines.
 
-    An editor that knows the schema completes names of fields and marks misspelt ones. A file may
-    name it as "$schema", which every reader ignores.
+    With the schema, editors complete names of fields and mark misspelt ones. Files may refer to it
+    in the field "$schema", which readers ignore.
     """
     from fib_datasets.schema import MODELS, schema_of
     from flashinfer_bench.data.storage import replace_file
 
     if output is not None:
-        require_writable(output, "name another folder with --output")
+        require_writable(output, "give another folder with --output")
     found = {name: schema_of(name) for name in ([kind] if kind else MODELS)}
     if output is None:
         emit(json.dumps(found[kind] if kind else found, indent=2))
@@ -135,13 +133,13 @@ def schema(
 
 
 def _given(local: Optional[Path]) -> str:
-    """Return how to name the dataset in a command, as it was named in this one."""
+    """Return the dataset option for further commands, as given in this one."""
     return f" --dataset {shlex.quote(str(local))}" if local is not None else ""
 
 
 def _root(local: Optional[Path]) -> Path:
     (root,) = dataset_roots([local] if local else None)
-    require_dataset(root)
+    layout.require_dataset(root)
     broken = TraceSet.from_path(root, on_error="collect").load_errors
     tell_broken([f"{error.where}: {error.message}" for error in broken])
     return root

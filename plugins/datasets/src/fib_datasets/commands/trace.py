@@ -1,4 +1,4 @@
-"""``fib trace``: the workloads that tracing has collected."""
+"""``fib trace``: show the workloads collected by tracing."""
 
 # ruff: noqa: TC003 - typer reads the annotations at run time
 
@@ -26,14 +26,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.callback()
 def trace() -> None:
-    """Look at the workloads that were collected."""
+    """Show the collected workloads."""
 
 
 @app.command("summary", cls=GreedyCommand)
 def summary(local: OneLocal = None, as_json: AsJson = False, log_level: LogLevel = None) -> None:
-    """Say for each definition how many workloads there are, of which sizes, with how many bytes.
+    """Show number, sizes and bytes of the workloads of each definition.
 
-    "traced" counts those that tracing has recorded, by their uuid, which follows from the content.
+    "traced" counts workloads recorded by tracing, whose uuid is a hash of the content.
     Exits with 1 if a line could not be read, and with 5 if there are no workloads.
     """
     set_up_logging(log_level, default="ERROR")
@@ -44,8 +44,8 @@ def summary(local: OneLocal = None, as_json: AsJson = False, log_level: LogLevel
     layout.require_dataset(root)
     found = summarize(root)
     if not found.definitions and not found.unread:
-        hint = "FIB_ENABLE_TRACING=1 collects some"
-        raise SelectionError(f"there are no workloads in the dataset {root}", hint=hint)
+        hint = "run a program with FIB_ENABLE_TRACING=1 to collect some"
+        raise SelectionError(f"the dataset {root} has no workloads", hint=hint)
     if as_json:
         emit_json(_document(root, found))
     else:
@@ -73,9 +73,9 @@ def _tell(root: Path, found: Summary) -> None:
     )
     missing = sum(one.missing_blobs for one in found.definitions)
     if missing:
-        talk(f"{missing:,} tensor files are missing; 'fib doctor' names them")
+        talk(f"{missing:,} tensor files are missing; 'fib doctor' lists them")
     if found.unread:
-        talk(f"{len(found.unread):,} lines cannot be read; 'fib doctor' names them")
+        talk(f"{len(found.unread):,} lines cannot be read; 'fib doctor' lists them")
 
 
 def _document(root: Path, found: Summary) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``fib export``, ``fib import`` and ``fib report merge``: datasets from here to there."""
+"""``fib export``, ``fib import`` and ``fib report merge``."""
 
 # ruff: noqa: TC003 - typer reads the annotations at run time
 
@@ -36,7 +36,7 @@ RenameSolutions = Annotated[
     bool,
     typer.Option(
         "--rename-solutions",
-        help="Where two solutions have one name, put a digest behind the second's.",
+        help="If two solutions have the same name, append a digest to the second.",
     ),
 ]
 
@@ -50,7 +50,7 @@ def export(
             "--output",
             "-o",
             metavar="ARCHIVE",
-            help="The file to write: .tar.gz, .tgz or .tar. One that exists is replaced.",
+            help="Archive to write: .tar.gz, .tgz or .tar. An existing one is replaced.",
         ),
     ],
     definitions: Definitions = None,
@@ -58,14 +58,14 @@ def export(
     op_types: OpTypes = None,
     with_traces: Annotated[
         bool,
-        typer.Option("--with-traces/--no-traces", help="Whether traces of runs are taken along."),
+        typer.Option("--with-traces/--no-traces", help="Whether to include traces of runs."),
     ] = True,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Write a dataset, or a part of it, as one archive with the tensor files that it names.
+    """Export a dataset, or a part of it, as an archive with its tensor files.
 
-    The same content gives the same bytes. 'fib import' reads it, and so does tar.
+    The same content gives the same bytes. 'fib import' and tar read the archive.
 
     Exits with 1 if a record could not be read and was left out.
     """
@@ -98,7 +98,7 @@ def export(
     if done.pointers:
         count, first = len(done.pointers), done.pointers[0]
         talk(f"warning: {count:,} tensor files are Git LFS pointers; the first is {first}")
-        talk("hint: run 'git lfs pull' in the dataset, then do this again")
+        talk("hint: run 'git lfs pull' in the dataset, then export again")
     talk(f"exported {_counted(done.counts)}: {done.archive.stat().st_size / 1024:,.0f} KiB")
     raise typer.Exit(ExitCode.FINDINGS if errors else ExitCode.OK)
 
@@ -109,8 +109,8 @@ def import_(
         Path,
         typer.Argument(
             metavar="ARCHIVE|FOLDER",
-            help="What to import: an archive of 'fib export', a dataset folder of any release, or "
-            "problem folders of SOL-ExecBench.",
+            help="An archive of 'fib export', a dataset folder of any release, or problem folders "
+            "of SOL-ExecBench.",
         ),
     ],
     into: Annotated[
@@ -119,23 +119,23 @@ def import_(
             "--into",
             "-o",
             metavar="DATASET",
-            help="A new folder, or a dataset that gets what it does not have yet.",
+            help="A new folder, or a dataset to add the new records to.",
         ),
     ],
     rename_solutions: RenameSolutions = False,
     max_gib: Annotated[
         float,
-        typer.Option("--max-gib", min=0.001, help="Refuse an archive that unpacks to more GiB."),
+        typer.Option("--max-gib", min=0.001, help="Reject archives that unpack to more GiB."),
     ] = 64.0,
     as_json: AsJson = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Bring an archive, an old dataset or a foreign one into a dataset of today's layout.
+    """Import an archive, an old dataset or one of another format into a dataset.
 
-    Records that are there already are skipped; other content under the same name is a conflict,
-    and nothing is written. What cannot be carried over is told.
+    Existing records are skipped. Different content under the same name is a conflict, and nothing
+    is written. What cannot be imported is reported.
 
-    Exits with 1 on a conflict, or if a record could not be carried over.
+    Exits with 1 on a conflict, or if a record could not be imported.
     """
     set_up_logging(log_level)
     from fib_datasets.transfer.importing import import_dataset
@@ -158,7 +158,7 @@ def import_(
     tell_some("note", done.notes)
     _tell_missing(done.missing_blobs)
     known = sum(done.known.values())
-    talk(f"imported {_counted(done.added)}" + (f"; {known:,} were there already" if known else ""))
+    talk(f"imported {_counted(done.added)}" + (f"; {known:,} already existed" if known else ""))
     raise typer.Exit(ExitCode.FINDINGS if done.left_out else ExitCode.OK)
 
 
@@ -171,10 +171,10 @@ def merge(
     rename_solutions: RenameSolutions = False,
     log_level: LogLevel = None,
 ) -> None:
-    """Write several datasets as one.
+    """Merge several datasets into one.
 
-    The result has today's layout and the tensor files of all of them; equal records are in it once.
-    Two datasets that hold different things under one name are a conflict: nothing is written.
+    The result has the current layout and all tensor files; equal records are kept once. Different
+    content under the same name is a conflict, and nothing is written.
 
     Exits with 1 on a conflict, or if a record could not be read and was left out.
     """
@@ -183,17 +183,17 @@ def merge(
     from flashinfer_bench.data import TraceSet
 
     if not local:
-        raise ConfigError("name the datasets to merge", hint="--local DIR DIR …")
+        raise ConfigError("no datasets to merge", hint="--local DIR DIR …")
     for root in local:
         if output.resolve().is_relative_to(root.resolve()):
-            raise ConfigError(f"the output {output} lies within the dataset {root}")
+            raise ConfigError(f"the output {output} is inside the dataset {root}")
     sets = [TraceSet.from_path(root, on_error="collect") for root in local]
     if not any(
-        # Without reading all traces where there are runs.
+        # Avoid reading all traces if there are runs.
         one.definitions or one.solutions or one.run_source.names() or any(one.workloads.values())
         for one in sets
     ):
-        raise SelectionError(f"there is nothing in {', '.join(map(str, local))}")
+        raise SelectionError(f"no records in {', '.join(map(str, local))}")
     counts = merge_datasets(sets, output, rename_solutions=rename_solutions)
     left_out = [error for one in sets for error in one.load_errors]
     _tell_left_out(left_out)
@@ -206,7 +206,7 @@ def merge(
 def _tell_left_out(errors: Sequence[DataError]) -> None:
     tell_some("left out", [f"{error.where}: {error.message}" for error in errors])
     if errors:
-        talk("hint: the rest was carried over; --json and 'fib validate' list all of it")
+        talk("hint: everything else was kept; --json and 'fib validate' list all errors")
 
 
 def _tell_missing(paths: Sequence[str]) -> None:
@@ -215,6 +215,6 @@ def _tell_missing(paths: Sequence[str]) -> None:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return counts as ``2 definitions, 3 solutions``; those of nothing are left out."""
+    """Return counts as ``2 definitions, 3 solutions``, without zeros."""
     found = [f"{count:,} {noun}" for noun, count in counts.items() if count]
     return ", ".join(found) or "nothing"

@@ -1,4 +1,4 @@
-"""Finding what is damaged in a dataset, and taking it out of the way without losing it."""
+"""Finding damage in a dataset, and moving it to a backup."""
 
 from __future__ import annotations
 

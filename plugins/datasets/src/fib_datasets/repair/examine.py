@@ -1,4 +1,4 @@
-"""Examining a dataset: what is damaged in it, line by line and file by file."""
+"""Examination of a dataset for damage, line by line and file by file."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
 
 class Kind(str, Enum):
-    """Every sort of damage."""
+    """Kinds of damage."""
 
     UNREADABLE = "unreadable"
-    """A file or folder that the system does not let us read."""
+    """A file or folder that cannot be read."""
 
     INVALID_FILE = "invalid_file"
-    """A definition or solution that is none."""
+    """An invalid definition or solution."""
 
     DUPLICATE_NAME = "duplicate_name"
-    """A second definition, or solution, of one name."""
+    """A second definition or solution of the same name."""
 
     TORN_LINE = "torn_line"
-    """A last line whose writer died in the middle of it."""
+    """An unfinished last line, whose writer died."""
 
     INVALID_LINE = "invalid_line"
     """A line that is not a workload or trace."""
 
     DUPLICATE_LINE = "duplicate_line"
-    """The very same line as one before it."""
+    """A copy of an earlier line."""
 
     ORPHAN_TRACE = "orphan_trace"
     """A workload or trace of a definition that is not in the dataset."""
@@ -64,19 +64,19 @@ class Kind(str, Enum):
     """A solution of a definition that is not in the dataset."""
 
     ORPHAN_BLOB = "orphan_blob"
-    """A tensor file that no workload names."""
+    """A tensor file that no workload refers to."""
 
     UNKNOWN_SOLUTION = "unknown_solution"
-    """A solution that traces name and the dataset has not."""
+    """A solution of traces that is not in the dataset."""
 
     WRONG_SOLUTION = "wrong_solution"
-    """A solution that a trace names and that is of another definition."""
+    """A solution of a trace that belongs to another definition."""
 
     MISSING_BLOB = "missing_blob"
-    """A tensor file that a workload names and that is not there."""
+    """A missing tensor file of a workload."""
 
     DAMAGED_BLOB = "damaged_blob"
-    """A tensor file that is none."""
+    """An invalid tensor file."""
 
     UNSAFE_BLOB = "unsafe_blob"
     """A path of a tensor file that leads out of the dataset."""
@@ -85,23 +85,23 @@ class Kind(str, Enum):
     """A soft lock whose owner is gone."""
 
     TORN_FILE = "torn_file"
-    """Where an append has put the unfinished line that it found."""
+    """A file to which an append moved an unfinished line."""
 
     LEFTOVER = "leftover"
     """A temporary file of a process that died."""
 
 
 class Remedy(str, Enum):
-    """How an issue can be mended."""
+    """How an issue can be repaired."""
 
     SAFE = "safe"
-    """Moving it into the backup changes no answer of the dataset."""
+    """Moving it to the backup does not change results."""
 
     ORPHANS = "orphans"
-    """Moving it is a decision: what it belongs to may yet come back."""
+    """Moving it needs a decision, because what it belongs to may come back."""
 
     BY_HAND = "by_hand"
-    """Only a human knows what it should be."""
+    """It must be corrected by hand."""
 
 
 REMEDIES = {
@@ -115,20 +115,20 @@ REMEDIES = {
     Kind.ORPHAN_SOLUTION: Remedy.ORPHANS,
     Kind.ORPHAN_BLOB: Remedy.ORPHANS,
 }
-"""What can be mended by moving it; for everything else it takes a human."""
+"""Issues that are repaired by moving them; all others must be corrected by hand."""
 
-# What many sound datasets have: traces outlive solutions, and a tracer writes blobs in advance.
+# Found in many intact datasets: traces outlive solutions, and tracers write blobs in advance.
 NOTES = frozenset({Kind.UNKNOWN_SOLUTION, Kind.ORPHAN_BLOB})
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One thing that is damaged.
+    """One damaged thing.
 
     Parameters
     ----------
     kind : Kind
-        What sort of damage it is.
+        The kind of damage.
     path : Path
         The file, relative to the dataset.
     message : str
@@ -138,7 +138,7 @@ class Issue:
     hint : str, optional
         What to do.
     by_hand : bool
-        Whether it takes a human, although others of its kind do not.
+        Whether it must be corrected by hand, although others of its kind need not.
     """
 
     kind: Kind
@@ -150,12 +150,12 @@ class Issue:
 
     @property
     def remedy(self) -> Remedy:
-        """How it can be mended."""
+        """How it can be repaired."""
         return Remedy.BY_HAND if self.by_hand else REMEDIES.get(self.kind, Remedy.BY_HAND)
 
     @property
     def is_note(self) -> bool:
-        """Whether a sound dataset may have it."""
+        """Whether intact datasets may have it."""
         return self.kind in NOTES
 
     @property
@@ -165,7 +165,7 @@ class Issue:
 
 
 class Line(NamedTuple):
-    """A line as it stands in its file, and what it is: a trace, or a problem, or blank."""
+    """A line of a file, and what it contains: a trace, a problem, or nothing."""
 
     number: Optional[int]
     raw: bytes
@@ -174,7 +174,7 @@ class Line(NamedTuple):
 
 
 def digest(raw: bytes) -> bytes:
-    """Return what equal lines have in common, whatever blanks and line end are around them."""
+    """Return a digest of a line without surrounding whitespace."""
     text = raw.removeprefix(codecs.BOM_UTF8).strip()
     return hashlib.blake2b(text, digest_size=16).digest()
 
@@ -193,7 +193,7 @@ class LineReader:
         self._reader = TraceReader()
 
     def read(self, path: Path) -> Iterator[Line]:
-        """Yield every line of a file; one JSON document over several lines has no numbers.
+        """Yield every line of a file; a JSON document over several lines has no line numbers.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class LineReader:
         text = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         at = path.relative_to(self._root)
         if number is not None and not raw.endswith(b"\n") and is_torn(text):
-            message = f"its last line was never finished: {len(raw)} bytes"
+            message = f"the last line is unfinished: {len(raw)} bytes"
             return Line(number, raw, problem=Issue(Kind.TORN_LINE, at, message, line=number))
         if not text.strip():
             return Line(number, raw)
@@ -229,51 +229,51 @@ class LineReader:
 
 
 YOUNG_S = 3600.0
-"""Seconds during which a file may belong to a process that is still at work."""
+"""Seconds during which a file may still be in use by a process."""
 
 
 def is_young(path: Path) -> bool:
-    """Return whether a file was changed within the last hour, or has just gone."""
+    """Return whether a file was changed within the last hour, or was just removed."""
     try:
         return time.time() - path.lstat().st_mtime < YOUNG_S
-    except OSError:  # its owner, who is alive, has taken it away
+    except OSError:  # removed by its owner, which is alive
         return True
 
 
 _FOLDERS = (layout.DEFINITIONS, layout.SOLUTIONS, layout.WORKLOADS, layout.TRACES, layout.BLOB)
-_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")  # as `replace_file` names them
+_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")  # names by `replace_file`
 
 
 def _leftover(path: Path) -> Optional[tuple[Kind, str]]:
-    """Say what a dead process has left in a file; lock files of ``flock`` are meant to stay."""
+    """Return kind and description of a leftover file; lock files of ``flock`` are not leftovers."""
     name = path.name
-    # Not pathlib, which raises if a path is too long.
+    # Not pathlib, which raises for paths that are too long.
     if os.path.islink(path) and name[0] != "." and not os.path.exists(path):  # noqa: PTH110, PTH114
-        return Kind.UNREADABLE, "this link leads nowhere"
+        return Kind.UNREADABLE, "broken link"
     if name.endswith(".torn"):
-        return Kind.TORN_FILE, "holds unfinished lines that appends put aside"
+        return Kind.TORN_FILE, "unfinished lines that were moved here"
     if name.startswith(".") and name.endswith(SOFT_LOCK_SUFFIX):
         stale = stale_lock(path)
         return (Kind.STALE_LOCK, stale) if stale else None
     if _TEMPORARY.fullmatch(name) and not name.endswith(".lock") and not is_young(path):
-        return Kind.LEFTOVER, "a temporary file whose writer never finished it"
+        return Kind.LEFTOVER, "an unfinished temporary file"
     return None
 
 
 def stale_lock(path: Path) -> Optional[str]:
-    """Say why a soft lock is held by nobody any more; None if somebody may hold it."""
+    """Return why a soft lock is stale; None if it may still be held."""
     try:
         lines = path.read_bytes()[:1024].decode().split("\n")
         pid, host = int(lines[0]), lines[1]
-    except (OSError, ValueError, IndexError):  # being written just now, or by something else
-        return None if is_young(path) else "a lock of more than an hour that names no owner"
+    except (OSError, ValueError, IndexError):  # being written now, or by another program
+        return None if is_young(path) else "a lock without owner, more than an hour old"
     if host != socket.gethostname():
-        held = f"a lock that process {pid} of {host} has held for more than an hour"
-        return None if is_young(path) else f"{held}; an append holds it for milliseconds"
+        held = f"a lock held by process {pid} of {host} for more than an hour"
+        return None if is_young(path) else f"{held}; appends take milliseconds"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return f"a lock of process {pid}, which is gone"
+        return f"a lock of process {pid}, which no longer exists"
     except (PermissionError, OverflowError):
         pass
     return None
@@ -285,20 +285,20 @@ _UNREAD = frozenset({Kind.UNREADABLE, Kind.TORN_LINE, Kind.INVALID_LINE})
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with a dataset.
+    """The issues of a dataset.
 
     Parameters
     ----------
     root : Path
         The dataset.
     issues : tuple of Issue
-        By place.
+        The issues, ordered by place.
     counts : dict of str to int
-        How much of what was looked at.
+        Number of examined records and files of each kind.
     definitions : frozenset of str
         Names of the definitions.
     first : dict of bytes to (Path, int or None)
-        File and line in which each distinct line stands first, by the line's digest.
+        File and line of the first occurrence of each distinct line, by its digest.
     """
 
     root: Path
@@ -309,12 +309,12 @@ class Diagnosis:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong; notes do not count."""
+        """Whether there are no issues, apart from notes."""
         return all(one.is_note for one in self.issues)
 
 
 def examine(root: Path) -> Diagnosis:
-    """Look for damage; nothing is changed, and no lock is taken.
+    """Find damage; nothing is changed, and no lock is taken.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ def examine(root: Path) -> Diagnosis:
     DatasetNotFoundError
         If there is no such folder.
     SelectionError
-        If none of the folders of a dataset is in it: it is another folder than was meant.
+        If the folder is not a dataset: it has none of the folders of one.
     """
     layout.require_dataset(root)
     with paused_gc():
@@ -339,9 +339,9 @@ class _Examination:
         self._issues: list[Issue] = []
         self._definitions: dict[str, Path] = {}
         self._solutions: dict[str, tuple[Path, str]] = {}
-        self._unknown: dict[str, list[_Place]] = {}  # solutions that are not there
-        self._blobs: dict[str, Union[Path, UnsafePathError]] = {}  # what any record names
-        self._needed: dict[str, _Place] = {}  # what workloads name: traces outlive their tensors
+        self._unknown: dict[str, list[_Place]] = {}  # missing solutions
+        self._blobs: dict[str, Union[Path, UnsafePathError]] = {}  # of all records
+        self._needed: dict[str, _Place] = {}  # of workloads; traces outlive their tensors
         self._first: dict[bytes, _Place] = {}
         self._files: dict[tuple[int, int], Path] = {}
 
@@ -352,7 +352,7 @@ class _Examination:
                 self._require_one(
                     "definition", name, path, self._definitions.setdefault(name, path)
                 )
-        # An orphan for sure is only what no broken definition may have been the parent of.
+        # With unreadable definitions, it is not certain what is an orphan.
         self._is_sure = not self._issues
         for path in self._list(layout.SOLUTIONS, ".json"):
             with self._reading(path):
@@ -378,11 +378,11 @@ class _Examination:
         for name, places in self._unknown.items():
             count = len(places)
             traces = "this is the only trace" if count == 1 else f"this is one of {count} traces"
-            message = f"there is no solution {name!r} in the dataset; {traces} of it"
+            message = f"the dataset has no solution {name!r}; {traces} of it"
             self._tell(Kind.UNKNOWN_SOLUTION, *places[0], message)
         self._look_at_blobs()
         for folder in _FOLDERS:
-            # What cannot be listed is told by those who read these folders.
+            # Report folders that cannot be listed here, and nowhere else.
             top = os.fspath(self._root / folder)
             entries = layout.entries(top, hidden=True, on_error=lambda _: None)
             paths = (one.path for one in entries if not one.is_dir(follow_symlinks=False))
@@ -415,13 +415,13 @@ class _Examination:
 
     @contextlib.contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
-        """Treat what goes wrong in the block as an issue of a file."""
+        """Record errors in the block as issues of a file."""
         try:
             yield
         except DataError as error:
             at = f"{error.field}: " if error.field else ""
             self._tell(Kind.INVALID_FILE, path, None, at + error.message)
-        except FileNotFoundError:  # deleted since it was listed
+        except FileNotFoundError:  # deleted since the listing
             pass
         except OSError as error:
             message = f"cannot be read: {error.strerror or error}"
@@ -429,34 +429,34 @@ class _Examination:
 
     def _require_one(self, what: str, name: str, path: Path, first: Path) -> None:
         if first is not path:
-            message = f"there is another {what} named {name!r}: {first.relative_to(self._root)}"
+            message = f"another {what} is named {name!r}: {first.relative_to(self._root)}"
             hint = "rename or remove one of the two"
             self._tell(Kind.DUPLICATE_NAME, path, None, message, hint)
 
     def _tell_orphan(self, kind: Kind, path: Path, line: Optional[int], name: str) -> None:
-        doubt = "a definition that cannot be read may be missing; mend that first"
+        doubt = "its definition may be one that cannot be read; repair that first"
         self._tell(
             kind,
             path,
             line,
-            f"there is no definition {name!r} in the dataset",
+            f"the dataset has no definition {name!r}",
             None if self._is_sure else doubt,
             by_hand=not self._is_sure or (kind is Kind.ORPHAN_TRACE and line is None),
         )
 
     def _is_new(self, path: Path) -> bool:
-        """Return whether a file is met by one way only: else its lines would pass for copies."""
+        """Return whether a file was not seen by another path; its lines would be duplicates."""
         info = path.stat()
         first = self._files.setdefault((info.st_dev, info.st_ino), path)
         if first is not path:
             other = first.relative_to(self._root)
-            message = f"this is the file {other} by another way, so that its lines are read twice"
+            message = f"this is the same file as {other}, so its lines are read twice"
             hint = "remove one of the two links"
             self._tell(Kind.DUPLICATE_LINE, path, None, message, hint, by_hand=True)
         return first is path
 
     def _judge(self, line: Line, path: Path) -> Optional[str]:
-        """Look at one line; return what it counts as."""
+        """Examine one line; return the kind of record that it counts as."""
         trace, number = line.trace, line.number
         if line.problem is not None:
             self._issues.append(line.problem)
@@ -466,7 +466,7 @@ class _Examination:
         first = self._first.setdefault(digest(line.raw), here)
         if first is not here:
             at = first[0] if first[1] is None else f"{first[0]}:{first[1]}"
-            message = f"the same line stands at {at}"
+            message = f"a copy of the line at {at}"
             self._tell(Kind.DUPLICATE_LINE, path, number, message, by_hand=number is None)
             return None
         for spec in trace.workload.inputs.values():
@@ -490,7 +490,7 @@ class _Examination:
         return "workloads" if trace.is_workload_trace() else "traces"
 
     def _look_at_blobs(self) -> None:
-        """Tell what is missing or damaged, and what nobody names."""
+        """Report missing, damaged and unused tensor files."""
         all_known = not any(one.kind in _UNREAD for one in self._issues)
         for name, place in self._needed.items():
             file = self._blobs[name]
@@ -498,12 +498,12 @@ class _Examination:
                 self._tell(Kind.UNSAFE_BLOB, *place, file.message)
                 continue
             try:
-                if not (file.exists() and is_lfs_pointer(file)):  # to be downloaded is no damage
+                if not (file.exists() and is_lfs_pointer(file)):  # not downloaded is not damaged
                     read_safetensors_header(file)
             except (BlobError, OSError) as error:
                 kind = Kind.DAMAGED_BLOB if file.exists() else Kind.MISSING_BLOB
                 reason = error.message if isinstance(error, BlobError) else error.strerror
-                hint = "copy the file from where the dataset was made, or take the workload out"
+                hint = "copy the file from the original dataset, or remove the workload"
                 self._tell(kind, *place, f"{name}: {reason}", hint)
         named = set(self._blobs.values())
         for file in self._list(layout.BLOB, ".safetensors"):
@@ -511,8 +511,8 @@ class _Examination:
                 continue
             doubt = None
             if is_young(file):
-                doubt = "it is less than an hour old; its workload may be on its way"
+                doubt = "it is less than an hour old; its workload may be added soon"
             elif not all_known:
-                doubt = "a record that cannot be read may name it; mend those first"
-            message = "no workload and no trace names this file"
+                doubt = "a record that cannot be read may refer to it; repair those first"
+            message = "no workload or trace refers to this file"
             self._tell(Kind.ORPHAN_BLOB, file, None, message, doubt, by_hand=doubt is not None)

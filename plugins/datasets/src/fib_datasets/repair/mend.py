@@ -1,4 +1,4 @@
-"""Repairing a dataset: what is damaged goes into a backup folder, and nothing is lost."""
+"""Repair of a dataset: damaged records and files are moved to a backup folder."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ PREFIX = "doctor_backup_"
 
 
 Taken = Any
-"""What is taken out, and why: an `Issue`, or what has kind, path, line and message like one."""
+"""What is moved, and why: an `Issue`, or an object with kind, path, line and message."""
 
 
 class Backup:
-    """A folder ``doctor_backup_<time>`` in a dataset, made when the first thing is put there.
+    """A folder ``doctor_backup_<time>`` in a dataset, created on first use.
 
-    What is put there keeps its path. Nothing is ever deleted or overwritten, and everything is on
-    disk before it is gone from where it was.
+    Files keep their paths in it. Nothing is ever deleted or overwritten, and everything is on disk
+    in the backup before it is removed from the dataset.
 
     Parameters
     ----------
     root : Path
         The dataset.
     prefix : str
-        What its name begins with.
+        Beginning of its name.
     """
 
     def __init__(self, root: Path, prefix: str = PREFIX) -> None:
@@ -55,7 +55,7 @@ class Backup:
         self.folder: Optional[Path] = None
 
     def add_lines(self, issues: Sequence[Taken], lines: Sequence[bytes]) -> None:
-        """Copy lines of one file.
+        """Copy lines of a file to the backup.
 
         Raises
         ------
@@ -67,12 +67,12 @@ class Backup:
         self._append(self._place(issues[0].path), text)
 
     def move(self, issue: Taken) -> bool:
-        """Move a file; return whether it was still there.
+        """Move a file to the backup; return whether it still existed.
 
         Raises
         ------
         StorageError
-            If it cannot be moved; it is then where it was.
+            If it cannot be moved; it then stays in place.
         """
         self._note([issue])
         target = self._place(issue.path)
@@ -80,7 +80,7 @@ class Backup:
         try:
             source.rename(target)
         except FileNotFoundError:
-            return False  # somebody else has taken it away meanwhile
+            return False  # another process has moved it
         except OSError as error:
             raise storage_error(source, error) from error
         sync_folder(target.parent)
@@ -97,7 +97,7 @@ class Backup:
         return target
 
     def _note(self, issues: Sequence[Taken]) -> None:
-        """Write down what is going to be taken, and why."""
+        """Record what is going to be moved, and why."""
         if self.folder is None:
             self.folder = self._make()
         records = (
@@ -134,12 +134,12 @@ class Backup:
 def _mend_file(
     relative: Path, diagnosis: Diagnosis, kinds: set[Kind], backup: Backup
 ) -> list[Issue]:
-    """Take the lines of `kinds` out of one file; return what was taken."""
+    """Move lines with issues of `kinds` out of a file; return these issues."""
     path = diagnosis.root / relative
-    if path.is_symlink():  # it would become a file of its own
+    if path.is_symlink():  # rewriting would replace the link by a file
         return []
     with locked(path):
-        # Read again: other processes may have appended, or moved an unfinished line aside.
+        # Read again: other processes may have appended, or moved an unfinished line.
         lines = list(LineReader(diagnosis.root).read(path))
         seen: set[bytes] = set()
         taken, out, kept = [], [], []
@@ -147,9 +147,9 @@ def _mend_file(
             found = line.problem
             if line.trace is not None:
                 key, name = digest(line.raw), line.trace.definition
-                message = f"there is no definition {name!r} in the dataset"
+                message = f"the dataset has no definition {name!r}"
                 if key in seen or diagnosis.first.get(key, (relative, 0))[0] != relative:
-                    message = "it stands before already"
+                    message = "a copy of an earlier line"
                     found = Issue(Kind.DUPLICATE_LINE, relative, message, line=line.number)
                 elif name not in diagnosis.definitions:
                     found = Issue(Kind.ORPHAN_TRACE, relative, message, line=line.number)
@@ -172,22 +172,22 @@ def _move_file(one: Issue, root: Path, backup: Backup) -> bool:
         with locked(path.with_suffix("")):  # an append may be adding to it
             return backup.move(one)
     if one.kind is Kind.STALE_LOCK and not stale_lock(path):
-        return False  # somebody else has found its owner dead, and holds the lock now
+        return False  # another process has taken over the lock
     return backup.move(one)
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair has done.
+    """The result of a repair.
 
     Parameters
     ----------
     taken : tuple of Issue
-        What was moved into the backup.
+        Issues that were moved to the backup.
     backup : Path, optional
-        Where to; None if nothing was to be moved.
+        The backup folder; None if nothing had to be moved.
     left : Diagnosis
-        What is still wrong.
+        The remaining issues.
     """
 
     taken: tuple[Issue, ...]
@@ -196,28 +196,28 @@ class Repair:
 
 
 def repair(root: Path, *, orphans: bool = False) -> Repair:
-    """Move what can safely be taken out of a dataset into a backup folder in it.
+    """Move what can safely be removed from a dataset to a backup folder in it.
 
-    Files are rewritten while their lock is held, so that other processes may append meanwhile. To
-    do it twice does nothing the second time.
+    Files are rewritten under their lock, so that other processes may append in the meantime. A
+    second call changes nothing.
 
     Parameters
     ----------
     root : Path
         The dataset.
     orphans : bool
-        Also move what belongs to definitions and workloads that are not in the dataset.
+        Also move records of definitions, and files of workloads, that are not in the dataset.
 
     Raises
     ------
     DatasetNotFoundError, SelectionError
-        As of `examine`.
+        As for `examine`.
     StorageError
-        If something cannot be written; what was not moved yet stays where it was.
+        If something cannot be written; what was not moved yet stays in place.
     """
-    layout.require_dataset(root)  # before a lock is made in it
+    layout.require_dataset(root)  # before creating a lock in it
     remedies = {Remedy.SAFE, Remedy.ORPHANS} if orphans else {Remedy.SAFE}
-    with locked(root / "doctor"):  # two at a time might take both of two equal lines
+    with locked(root / "doctor"):  # two repairs at once might remove both of two equal lines
         found = examine(root)
         wanted = [one for one in found.issues if one.remedy in remedies]
         backup = Backup(root)

@@ -1,4 +1,4 @@
-"""Taking workloads out of a dataset that no benchmark should run."""
+"""Removal of useless workloads from a dataset."""
 
 from __future__ import annotations
 

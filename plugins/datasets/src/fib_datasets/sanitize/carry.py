@@ -1,4 +1,4 @@
-"""Taking workloads out of a dataset while others may add some."""
+"""Removal of workloads from a dataset, while other processes may append."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Record(NamedTuple):
     path : Path
         The file, relative to the dataset.
     place : int
-        Which of the file's lines it is, blank ones counted, from 0.
+        Index of the line in the file, from 0, blank lines included.
     line : int or None
-        The same from 1; None if the file is not one of lines.
+        The line number, from 1; None if the file is one JSON document.
     trace : Trace
-        What it says.
+        Its content.
     """
 
     path: Path
@@ -58,12 +58,12 @@ class Record(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Definition and uuid: what a trace has in common with its workload."""
+        """Definition and uuid, which a trace shares with its workload."""
         return self.trace.definition, self.trace.workload.uuid
 
 
 class Survey(NamedTuple):
-    """What is in a dataset.
+    """The records of a dataset.
 
     Parameters
     ----------
@@ -114,11 +114,11 @@ class Survey(NamedTuple):
 
 
 def named_blobs(root: Path, records: Iterable[Record]) -> set[Path]:
-    """Return the tensor files that records name, whether or not they are there."""
+    """Return the tensor files that records refer to, existing or not."""
     inputs = chain.from_iterable(record.workload.inputs.values() for record in records)
     found: set[Path] = set()
     for name in {spec.path for spec in inputs if isinstance(spec, SafetensorsInput)}:
-        with suppress(UnsafePathError):  # `fib validate` tells of it
+        with suppress(UnsafePathError):  # `fib validate` reports it
             found.add(resolve_blob(root, name))
     return found
 
@@ -126,18 +126,18 @@ def named_blobs(root: Path, records: Iterable[Record]) -> set[Path]:
 def find_duplicates(
     records: Sequence[Record], tensors: RawTensors, traces: Counter[tuple[str, str]]
 ) -> Iterator[tuple[Record, Record]]:
-    """Yield each workload that is to go, and the equal one that stays.
+    """Yield each duplicate workload, and the equal one to keep.
 
-    The first one stays; if there are some that traces refer to, the first of those.
+    Of equal workloads the first one with traces is kept, or else the first one.
 
     Parameters
     ----------
     records : sequence of Record
         Workloads.
     tensors : RawTensors
-        Reads stored tensors. Only those of workloads that are equal otherwise are read.
+        Reads stored tensors, only of workloads that are otherwise equal.
     traces : counter
-        How many traces refer to each workload, by definition and uuid.
+        Number of traces of each workload, by definition and uuid.
     """
     for group in _groups(records, lambda _: "tensor"):
         for equal in _groups(group, lambda spec: _content(spec, tensors)):
@@ -148,7 +148,7 @@ def find_duplicates(
 def _groups(
     records: Iterable[Record], tell: Callable[[SafetensorsInput], Any]
 ) -> Iterator[list[Record]]:
-    """Yield the groups of more than one."""
+    """Yield the groups with several members."""
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         found[_key(record, tell)].append(record)
@@ -167,19 +167,19 @@ def _told(spec: InputSpec, tell: Callable[[SafetensorsInput], Any]) -> Any:
 
 
 def _content(spec: SafetensorsInput, tensors: RawTensors) -> Any:
-    """Return the digest of a tensor; its place if it cannot be read: the same place is equal."""
+    """Return the digest of a tensor, or path and key if it cannot be read."""
     return tensors.digest(spec) or [spec.path, spec.tensor_key]
 
 
 class Verdict(NamedTuple):
-    """A line, and why it is to go.
+    """A line to remove, and why.
 
     Parameters
     ----------
     record : Record
         The line.
     finding : Finding
-        Why.
+        The reason.
     """
 
     record: Record
@@ -194,20 +194,20 @@ def make_plan(
     *,
     with_traces: bool,
 ) -> tuple[tuple[Verdict, ...], tuple[Verdict, ...]]:
-    """Return what is to be taken out, and what would be, if no traces referred to it.
+    """Return what to remove, and what is kept only because it has traces.
 
     Parameters
     ----------
     root : Path
         The dataset.
     definitions : mapping of str to Definition
-        By name. Workloads of others are only looked at for duplicates.
+        By name. Workloads of other definitions are only checked for duplicates.
     survey : Survey
-        What is in the dataset.
+        The records of the dataset.
     limits : Limits
-        How large a workload may be.
+        The largest allowed workload.
     with_traces : bool
-        Whether workloads that traces refer to go, too, and those traces with them.
+        Whether to remove workloads that have traces, with those traces.
     """
     found = _judge_all(root, definitions, survey, limits)
     drop = tuple(one for one in found if with_traces or not one.finding.traces)
@@ -236,7 +236,7 @@ def _judge_all(
     for record, stays in find_duplicates(sound, tensors, traces):
         place = str(stays.path) if stays.line is None else f"{stays.path}:{stays.line}"
         message = f"equals {stays.workload.uuid} at {place}"
-        # Of the same uuid: its traces refer to the one that stays just as well.
+        # With the same uuid, traces also refer to the one that is kept.
         count = 0 if record.identity == stays.identity else traces[record.identity]
         found.append(_verdict(Reason.DUPLICATE, message, record, count))
     return sorted(found, key=lambda one: (one.record.path, one.record.place))
@@ -253,25 +253,25 @@ def _traces_of(drop: Sequence[Verdict], survey: Survey) -> Iterator[Verdict]:
     for record in survey.traces:
         cause = gone.get(record.identity)
         if cause is not None:
-            message = f"of workload {cause.uuid}, which is taken out ({cause.kind.value})"
+            message = f"of workload {cause.uuid}, which is removed ({cause.kind.value})"
             yield _verdict(Reason.TRACE, message, record)
 
 
 def unused_blobs(root: Path, survey: Survey, dropped: Sequence[Verdict]) -> list[Finding]:
-    """Return the tensor files that nothing names once some lines are gone.
+    """Return the tensor files that are unused once some lines are removed.
 
-    A file of the last hour, other than those of the lines that go, may belong to a workload that a
-    tracer is just about to add, and is left alone. If a line cannot be read, it might name any
-    file, so that there are none.
+    Files of the last hour, other than those of the removed lines, are kept, because a tracer may be
+    about to add their workload. If a line cannot be read, it might refer to any file, so nothing is
+    returned.
 
     Parameters
     ----------
     root : Path
         The dataset.
     survey : Survey
-        What is in it.
+        The records of the dataset.
     dropped : sequence of Verdict
-        What is taken out of it.
+        The removed lines.
     """
     if survey.unread:
         return []
@@ -279,7 +279,7 @@ def unused_blobs(root: Path, survey: Survey, dropped: Sequence[Verdict]) -> list
     records = [*survey.workloads, *survey.traces]
     stay = named_blobs(root, (one for one in records if (one.path, one.place) not in gone))
     went = named_blobs(root, (one.record for one in dropped))
-    message = "no workload and no trace names this file"
+    message = "no workload or trace refers to this file"
     return [
         Finding(Reason.UNUSED_BLOB, path.relative_to(root), message)
         for path in layout.files(root / layout.BLOB, ".safetensors")
@@ -294,24 +294,24 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was, or would be, taken out.
+    """What was removed, or would be.
 
     Parameters
     ----------
     root : Path
         The dataset.
     dropped : tuple of Finding
-        Lines and files; they lie in `backup`, if it is not a dry run.
+        Removed lines and files, which are in `backup` unless it is a dry run.
     kept : tuple of Finding
-        Workloads that stay because traces refer to them.
+        Workloads that are kept because they have traces.
     workloads : int
         Number of workloads before.
     unread : tuple of Issue
-        Lines that cannot be read; nothing is known of them.
+        Lines that cannot be read, and were not examined.
     errors : tuple of DataError
-        Definitions that cannot be read; their workloads are only looked at for duplicates.
+        Definitions that cannot be read; their workloads are only checked for duplicates.
     backup : Path, optional
-        The folder that took them; None if there was nothing to take.
+        The backup folder; None if nothing was moved.
     """
 
     root: Path
@@ -326,33 +326,33 @@ class Cleaned:
 def sanitize(
     root: Path, limits: Limits = NO_LIMITS, *, with_traces: bool = False, dry_run: bool = False
 ) -> Cleaned:
-    """Take duplicate, degenerate and outsized workloads out of a dataset, and unused tensors.
+    """Remove duplicate, degenerate and outsized workloads and unused tensors from a dataset.
 
-    Nothing is deleted: all of it goes to a folder ``sanitize_backup_<time>`` of the dataset. Other
-    processes may append meanwhile. To do it twice does nothing the second time.
+    Nothing is deleted: everything is moved to a folder ``sanitize_backup_<time>`` of the dataset.
+    Other processes may append in the meantime. A second call changes nothing.
 
     Parameters
     ----------
     root : Path
         The dataset.
     limits : Limits
-        How large a workload may be; by default of any size.
+        The largest allowed workload; by default any size.
     with_traces : bool
-        Whether workloads that traces refer to go, too, and those traces with them.
+        Whether to remove workloads that have traces, with those traces.
     dry_run : bool
         Change nothing, and take no lock.
 
     Raises
     ------
     DatasetNotFoundError, SelectionError
-        If there is no such folder, or none of those of a dataset is in it.
+        If there is no such folder, or it is not a dataset.
     StorageError
-        If something cannot be written; what was not moved yet stays where it was.
+        If something cannot be written; what was not moved yet stays in place.
     """
     layout.require_dataset(root)
     problems = Problems("collect")
     definitions = load_definitions(root, problems)
-    # The lock of `fib doctor`: two that rewrite files by what they have read would disturb.
+    # The lock of `fib doctor`, because only one process at a time may rewrite files.
     with nullcontext() if dry_run else locked(root / "doctor"):
         survey = Survey.of(root)
         drop, keep = make_plan(root, definitions, survey, limits, with_traces=with_traces)
@@ -378,13 +378,13 @@ def _take_lines(root: Path, drop: Sequence[Verdict], backup: Backup) -> Iterator
         files[one.record.path].append(one)
     for relative, verdicts in files.items():
         path = root / relative
-        if not path.is_symlink():  # it would become a file of its own
+        if not path.is_symlink():  # rewriting would replace the link by a file
             with locked(tracing_lock(path)), locked(path):
                 yield from _rewrite(root, path, verdicts, backup)
 
 
 def _rewrite(root: Path, path: Path, verdicts: Sequence[Verdict], backup: Backup) -> list[Verdict]:
-    """Take lines out of a file, as far as they still stand where they stood."""
+    """Move lines out of a file, if they are unchanged since they were read."""
     lines = list(LineReader(root).read(path))
     wanted = {one.record.place: one for one in verdicts}
     gone = {
@@ -401,17 +401,17 @@ def _rewrite(root: Path, path: Path, verdicts: Sequence[Verdict], backup: Backup
 
 
 def _whole(line: Line) -> bytes:
-    """Return a line as it was; a document of a file that was not of lines becomes one."""
+    """Return a line unchanged; a JSON document over several lines becomes one line."""
     return line.raw + b"\n" if line.number is None else line.raw
 
 
 def _take_blobs(root: Path, found: Sequence[Finding], backup: Backup) -> Iterator[Finding]:
-    """Move tensor files, unless a tracer has just found a use for one."""
+    """Move tensor files, except those that a new workload uses."""
     groups: dict[Optional[Path], list[Finding]] = defaultdict(list)
     for one in found:
         groups[_workloads_of(root, one.path)].append(one)
     for workloads, group in groups.items():
-        # A few at a time: a tracer waits for the lock some seconds only.
+        # A few at a time, because a tracer waits only a few seconds for the lock.
         for begin in range(0, len(group), _BLOBS_AT_ONCE):
             some = group[begin : begin + _BLOBS_AT_ONCE]
             if workloads is None or not workloads.exists():
@@ -424,7 +424,7 @@ def _take_blobs(root: Path, found: Sequence[Finding], backup: Backup) -> Iterato
 
 
 def _workloads_of(root: Path, blob: Path) -> Optional[Path]:
-    """Return the file whose workloads name a tensor file, by the layout of a dataset."""
+    """Return the workload file to which a tensor file belongs in the layout of a dataset."""
     parts = blob.parts
     if len(parts) != 5 or parts[:2] != (layout.BLOB, layout.WORKLOADS):
         return None

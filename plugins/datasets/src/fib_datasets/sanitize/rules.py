@@ -1,4 +1,4 @@
-"""Why a workload is one that no benchmark should run."""
+"""Reasons why a workload is useless for benchmarks."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ if TYPE_CHECKING:
 
 
 class Reason(str, Enum):
-    """Why something is taken out."""
+    """Why something is removed."""
 
     DUPLICATE = "duplicate"
-    """A workload with the same axes and the same inputs, tensor by tensor, as one before it."""
+    """A workload with the same axes and inputs, tensors included, as an earlier one."""
 
     ZERO_AXIS = "zero_axis"
-    """A variable axis is 0: there is nothing to compute."""
+    """A variable axis is 0, so there is nothing to compute."""
 
     NOT_FINITE = "not_finite"
     """A scalar is infinite or NaN."""
 
     BAD_INDPTR = "bad_indptr"
-    """Offsets of a ragged batch that do not begin at 0, or go down."""
+    """Offsets of a ragged batch that do not start at 0, or that decrease."""
 
     EMPTY_BATCH = "empty_batch"
     """Every sequence of the batch has length 0."""
 
     CONSTRAINT = "constraint"
-    """A constraint of the definition does not hold."""
+    """A constraint of the definition is violated."""
 
     OUTSIZED = "outsized"
-    """It is larger than the limit that was given."""
+    """It exceeds a given limit."""
 
     TRACE = "trace"
-    """A trace of a workload that is taken out."""
+    """A trace of a removed workload."""
 
     UNUSED_BLOB = "unused_blob"
-    """A tensor file that nothing names."""
+    """An unused tensor file."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line or file that is to be taken out.
+    """One line or file to remove.
 
     Parameters
     ----------
     kind : Reason
-        Why.
+        The reason.
     path : Path
         The file, relative to the dataset.
     message : str
-        Why, in words.
+        The reason in words.
     line : int, optional
-        Line in the file, from 1; None for the file itself, or if it is not one of lines.
+        Line in the file, from 1; None for the file itself, or a JSON document over several lines.
     definition, uuid : str
         The workload; empty for a file.
     traces : int
-        Number of traces that refer to the workload and to no equal one that stays.
+        Number of traces of the workload that do not refer to an equal one that is kept.
     """
 
     kind: Reason
@@ -90,7 +90,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a workload may be; None for no limit.
+    """The largest allowed workload; None for no limit.
 
     Parameters
     ----------
@@ -105,14 +105,14 @@ class Limits:
 
 
 MOST_INTEGERS = 1 << 24
-"""Longest tensor whose values are looked at (128 MB): offsets of a batch are far shorter."""
+"""Longest tensor whose values are read (128 MB); offsets of batches are far shorter."""
 
-_INTEGERS = {"I32": "i", "I64": "q"}  # little-endian, as every machine that we run on
+_INTEGERS = {"I32": "i", "I64": "q"}  # little-endian, as on all supported machines
 _CHUNK = 1 << 20
 
 
 class RawTensors:
-    """Reads tensors of one dataset. What cannot be read is None: `fib validate` tells of it.
+    """Reads tensors of a dataset; returns None for unreadable ones, which `fib validate` reports.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class RawTensors:
         return values.tolist()
 
     def digest(self, spec: SafetensorsInput) -> Optional[str]:
-        """Return what equal tensors have in common, whatever file they are in."""
+        """Return a digest of the type, shape and content of a tensor."""
         place = self._place(spec)
         if place is None:
             return None
@@ -167,7 +167,7 @@ class RawTensors:
         return self._files[spec.path].get(spec.tensor_key)
 
 
-# How the definitions of the format name offsets and lengths of ragged batches.
+# Names of offsets and lengths of ragged batches in definitions.
 _OFFSETS = re.compile(r"(^|_)(indptr|cu_seq_?lens?)(_|$)")
 _LENGTHS = re.compile(r"(^|_)seq_?lens?(_|$)")
 _ITEM = re.compile(r"\b([A-Za-z_]\w*)\[(-?\d+)\]\.item\(\)")
@@ -176,12 +176,12 @@ Verdict = Optional[tuple[Reason, str]]
 
 
 class Subject(NamedTuple):
-    """A workload, its definition, and the integers of the tensors that are stored.
+    """A workload, its definition, and its stored integers.
 
     Parameters
     ----------
     definition : Definition
-        What it is a workload of.
+        The definition.
     workload : Workload
         The workload.
     integers : dict of str to list of int
@@ -194,7 +194,7 @@ class Subject(NamedTuple):
 
     @classmethod
     def read(cls, definition: Definition, workload: Workload, tensors: RawTensors) -> Subject:
-        """Look at the tensors of a workload, as far as rules speak of them."""
+        """Read the tensors of a workload that rules need."""
         integers = {}
         for name, spec in workload.inputs.items():
             if isinstance(spec, SafetensorsInput) and _matters(definition, name):
@@ -213,14 +213,14 @@ def _matters(definition: Definition, name: str) -> bool:
 
 
 def judge(subject: Subject, limits: Limits) -> Verdict:
-    """Return why a workload is of no use, or None if it is fine.
+    """Return why a workload is useless, or None if it is not.
 
     Parameters
     ----------
     subject : Subject
         The workload.
     limits : Limits
-        How large it may be.
+        The largest allowed workload.
     """
     for rule in _RULES:
         found = rule(subject)
@@ -245,17 +245,17 @@ def _not_finite(subject: Subject) -> Verdict:
 def _bad_indptr(subject: Subject) -> Verdict:
     for name, values in _matching(subject, _OFFSETS):
         if values and values[0] != 0:
-            return Reason.BAD_INDPTR, f"{name} begins at {values[0]}, not at 0"
+            return Reason.BAD_INDPTR, f"{name} starts at {values[0]}, not at 0"
         for place, (one, two) in enumerate(pairwise(values), 1):
             if two < one:
-                return Reason.BAD_INDPTR, f"{name} goes down from {one} to {two} at {place}"
+                return Reason.BAD_INDPTR, f"{name} decreases from {one} to {two} at {place}"
     return None
 
 
 def _empty_batch(subject: Subject) -> Verdict:
     for name, values in _matching(subject, _OFFSETS):
         if len(values) > 1 and values[-1] == 0:
-            return Reason.EMPTY_BATCH, f"{name} says that all {len(values) - 1} sequences are empty"
+            return Reason.EMPTY_BATCH, f"all {len(values) - 1} sequences of {name} are empty"
     for name, values in _matching(subject, _LENGTHS):
         if not _OFFSETS.search(name) and values and not any(values):
             return Reason.EMPTY_BATCH, f"all {len(values)} lengths of {name} are 0"
@@ -268,7 +268,7 @@ def _matching(subject: Subject, pattern: re.Pattern[str]) -> Iterator[tuple[str,
 
 def _constraint(subject: Subject) -> Verdict:
     def value(found: re.Match[str]) -> str:
-        """Return the number at a place of a tensor; the text itself if it is not stored."""
+        """Return an element of a stored tensor; the text itself if the tensor is not stored."""
         values = subject.integers.get(found[1])
         try:
             return found[0] if values is None else str(values[int(found[2])])
@@ -281,11 +281,11 @@ def _constraint(subject: Subject) -> Verdict:
             parsed = parse_constraint(_ITEM.sub(value, text))
             if not parsed.decidable(axes) or parsed.evaluate(axes):
                 continue
-        except DataError:  # it cannot be told
+        except DataError:  # unknown
             continue
         names = parse_constraint(text).names
         values = ", ".join(f"{name}={axes[name]}" for name in axes if name in names)
-        return Reason.CONSTRAINT, f"'{text}' does not hold ({values})"
+        return Reason.CONSTRAINT, f"'{text}' is violated ({values})"
     return None
 
 

@@ -1,5 +1,5 @@
-"""Moving datasets and solutions: new folders, archives, imports from elsewhere, packing.
+"""Export, import and merging of datasets, and packing of solutions.
 
 `exporting` writes an archive, `importing` reads archives and folders of any release, `packing`
-turns a solution into a folder of source files and back. The rest are their parts.
+converts a solution to a folder of source files and back. The other modules are their parts.
 """

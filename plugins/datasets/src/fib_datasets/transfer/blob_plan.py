@@ -1,4 +1,4 @@
-"""Which tensor files go along with records, and what they are called where they go."""
+"""The tensor files that belong to records, and their names in the target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BlobRoot(NamedTuple):
     base : Path
         The folder.
     within : Path
-        What the file must lie in; old datasets have paths relative to a folder above them.
+        The folder that must contain the file; in old datasets, paths are relative to a parent.
     """
 
     base: Path
@@ -40,23 +40,23 @@ class BlobRoot(NamedTuple):
 
 
 class BlobPlan:
-    """Tensor files of several datasets under names that fit together.
+    """Tensor files of several datasets, with unique names.
 
-    A file below ``blob`` keeps its name; another gets its place of today. If two different files
-    want one name, the second gets a digest of its content behind it. A workload of a file that is
-    nowhere keeps its path, without a leading ``./``.
+    Files below ``blob`` keep their names; others are named by the current layout. If two different
+    files have the same name, a digest of the content is appended to the second. Paths of missing
+    files are kept, without a leading ``./``.
 
     Parameters
     ----------
     target : Path, optional
-        Folder that has files already; they keep their names.
+        Folder with existing files, which keep their names.
 
     Attributes
     ----------
     files : dict of str to Path
-        Where each new file comes from, by its path in the target.
+        Source of each new file, by its path in the target.
     missing : dict of str to None
-        Paths that no file was found for, in the order met.
+        Paths of missing files, in order of occurrence.
     """
 
     def __init__(self, target: Optional[Path] = None) -> None:
@@ -71,21 +71,21 @@ class BlobPlan:
         roots: Sequence[BlobRoot],
         own_roots: Optional[Mapping[str, Sequence[BlobRoot]]] = None,
     ) -> TraceSet:
-        """Take in the files of a dataset.
+        """Add the files of a dataset.
 
         Parameters
         ----------
         trace_set : TraceSet
             The dataset; it is not modified.
         roots : sequence of BlobRoot
-            Where its files are looked for, in this order.
+            Folders to search for its files, in this order.
         own_roots : mapping of str to sequence of BlobRoot, optional
-            Where those of single definitions are looked for instead.
+            Folders to search instead for files of single definitions.
 
         Returns
         -------
         TraceSet
-            The same records, with paths that hold in the target; without a folder.
+            The same records with paths in the target, without a folder.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class BlobPlan:
             raise BlobError(f"cannot be read: {error.strerror or error}", path=source) from error
 
     def _claim(self, wanted: str, source: Path) -> str:
-        """Return the name that a file gets: `wanted`, unless another file has it."""
+        """Return the new name of a file: `wanted`, unless another file has it."""
         if source in self._claimed:
             return self._claimed[source]
         holder = self.files.get(wanted)
@@ -155,25 +155,25 @@ class BlobPlan:
             digest = _digest(source)[:12]
             name = self._claim(f"{path.with_suffix('')}_{digest}{path.suffix}", source)
         elif is_lfs_pointer(holder) and not is_lfs_pointer(source):
-            self.files[wanted] = source  # the file itself in place of its stand-in
+            self.files[wanted] = source  # the file itself replaces its LFS pointer
         self._claimed[source] = name
         return name
 
 
 def find_blob(path: str, roots: Sequence[BlobRoot]) -> Optional[Path]:
-    """Return the file that a workload names, or None if there is none.
+    """Return the tensor file of a workload, or None if it is missing.
 
     Parameters
     ----------
     path : str
-        As in the workload.
+        The path in the workload.
     roots : sequence of BlobRoot
-        Where to look, in this order.
+        Folders to search, in this order.
 
     Raises
     ------
     UnsafePathError
-        If it is found nowhere, and from the first of `roots` it is absolute or leads outside.
+        If it is not found, and is absolute or outside the first of `roots`.
     """
     refusal: Optional[UnsafePathError] = None
     for number, root in enumerate(roots):
@@ -193,7 +193,7 @@ def _resolve(root: BlobRoot, path: str) -> Path:
     if root.base == root.within:
         try:
             return present_blob(root.base, path)
-        except BlobError:  # the hub does not have it, or cannot be reached
+        except BlobError:  # not on the hub, or the hub is unreachable
             return resolve_blob(root.base, path)
     inner = root.base.resolve() / path
     if not path or "\0" in path or not inner.resolve().is_relative_to(root.within.resolve()):
@@ -210,7 +210,7 @@ def _same_content(first: Path, second: Path) -> bool:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file; of the file that it stands for if it is a Git LFS pointer."""
+    """Return the SHA-256 of a file; for a Git LFS pointer, that of the actual file."""
     if is_lfs_pointer(path) and (found := _LFS_DIGEST.search(path.read_bytes())):
         return found[1].decode()
     hasher = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""A dataset, or a part of it, as one archive file: the same content gives the same bytes."""
+"""Export of a dataset, or a part of it, as a reproducible archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import TraceSet
 
 MANIFEST = "fib-archive.json"
-"""First file of an archive: what it is, and how many files follow."""
+"""First file of an archive: its format, and how many files follow."""
 
 FORMAT = "flashinfer-trace-archive"
 FORMAT_VERSION = 1
@@ -36,7 +36,7 @@ _PLAIN = (".tar",)
 
 @dataclass(frozen=True)
 class Exported:
-    """What an archive holds.
+    """The content of an archive.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Exported:
     counts : dict of str to int
         Number of definitions, solutions, workloads, traces and blobs.
     missing_blobs : tuple of str
-        Tensor files that workloads name but that are not there.
+        Missing tensor files of workloads.
     pointers : tuple of str
         Tensor files that are Git LFS pointers; the archive has the pointers.
     """
@@ -59,7 +59,7 @@ class Exported:
 def export_archive(
     trace_set: TraceSet, archive: str | Path, subset: Optional[Subset] = None
 ) -> Exported:
-    """Write a dataset, with the tensor files that it names, into one archive.
+    """Write a dataset with its tensor files to an archive.
 
     The same content gives the same bytes.
 
@@ -68,20 +68,20 @@ def export_archive(
     trace_set : TraceSet
         The dataset.
     archive : str or Path
-        The file, ``.tar.gz``, ``.tgz`` or ``.tar``; one that exists is replaced.
+        The file, ``.tar.gz``, ``.tgz`` or ``.tar``; an existing one is replaced.
     subset : Subset, optional
-        What of it; everything by default.
+        The part to write; everything by default.
 
     Raises
     ------
     ConfigError
-        If the name of the archive has another ending.
+        If the name of the archive has another suffix.
     UnknownNameError, SelectionError
         If there is no such subset.
     UnsafePathError
-        If a workload names a file outside the dataset.
+        If a workload refers to a file outside the dataset.
     StorageError
-        If writing fails; an archive that was there is unchanged.
+        If writing fails; an existing archive is unchanged.
     """
     out = Path(archive)
     plan = BlobPlan()
@@ -90,7 +90,7 @@ def export_archive(
     placed = plan.add(part, roots)
     counts = {**counts_of(placed), "blobs": len(plan.files)}
     missing = tuple(sorted(plan.missing))
-    files = files_of(placed, {}) | dict(sorted(plan.files.items()))  # what is large comes last
+    files = files_of(placed, {}) | dict(sorted(plan.files.items()))  # large files come last
     manifest = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -104,29 +104,29 @@ def export_archive(
 
 
 def _write_archive(out: Path, files: Files) -> None:
-    """Write files into a tar archive, in order.
+    """Write files to a tar archive, in order.
 
-    Names, order, owners, modes and times are fixed, so the bytes depend on the content alone (and,
-    where they are compressed, on the release of zlib).
+    Names, order, owners, modes and times are fixed, so the bytes depend only on the content (and,
+    if compressed, on the version of zlib).
     """
     if not out.name.endswith(_COMPRESSED + _PLAIN) or out.name.startswith("."):
         allowed = ", ".join(_COMPRESSED + _PLAIN)
         raise ConfigError(
-            f"{out}: the name of an archive ends in one of {allowed}",
+            f"{out}: the name of an archive must end in one of {allowed}",
             hint=f"name it {re.sub(_OTHER, '', out.name) or 'dataset'}.tar.gz",
         )
     if not out.absolute().parent.is_dir():
-        hint = "make it first, or name a file elsewhere"
-        raise ConfigError(f"{out}: there is no folder {out.parent}", hint=hint)
+        hint = "create it first, or give another file"
+        raise ConfigError(f"{out}: no folder {out.parent}", hint=hint)
     with replacing(out) as file, ExitStack() as stack:
         stream: IO[bytes] = file
         if out.name.endswith(_COMPRESSED):  # without a name and a time in its header
             zipped = gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0)
             stream = cast("IO[bytes]", stack.enter_context(zipped))
-        # POSIX headers: names of any length, and no field that depends on the machine.
+        # POSIX headers allow names of any length, and have no fields that depend on the machine.
         tar = stack.enter_context(tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT))
         for name, content in files.items():
-            info = tarfile.TarInfo(name)  # regular, of nobody, at the beginning of time
+            info = tarfile.TarInfo(name)  # a regular file without owner, time 0
             info.mode = 0o644
             source = content.open("rb") if isinstance(content, Path) else io.BytesIO(content())
             with source:

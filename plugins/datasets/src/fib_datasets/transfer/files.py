@@ -1,4 +1,4 @@
-"""A dataset as the files it is made of, in today's layout, and what writes them."""
+"""The files of a dataset in the current layout, and writing them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _NOWHERE = Path()
 _BLOCK = 1 << 20
 
 Files = dict[str, Union[Callable[[], bytes], Path]]
-"""By path in a folder, with ``/``: what returns the bytes of a file, or the file to copy."""
+"""By path with ``/``: a function that returns the bytes of a file, or the file to copy."""
 
 
 def op_type_of(definitions: Mapping[str, Definition], name: str) -> str:
-    """Return the type of a definition, ``unknown`` if there is none of that name."""
+    """Return the op type of a definition, ``unknown`` if there is no such definition."""
     return definitions[name].op_type if name in definitions else "unknown"
 
 
@@ -57,7 +57,7 @@ def files_of(
 ) -> Files:
     """Return the files of a dataset: tensor files, definitions, solutions, workloads, traces.
 
-    What others depend on comes first, so that a part of them is in want of nothing.
+    Dependencies come first, so that any leading part of the files is complete.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def files_of(
     blobs : mapping of str to Path
         Tensor files by their path in the dataset.
     definitions : mapping of str to Definition, optional
-        Where the op types are looked up, if not among the records.
+        Definitions for op types, if they are not among the records.
     """
     known = trace_set.definitions if definitions is None else definitions
     groups: list[Files] = [dict(blobs), {}, {}, {}, {}]
@@ -100,27 +100,27 @@ def _lines(traces: list[Trace]) -> bytes:
 
 
 def write_folder(out: Path, files: Files, *, link: bool = False) -> None:
-    """Write files as a new folder, which is there as a whole or not at all.
+    """Write files as a new folder, which is created completely or not at all.
 
     Parameters
     ----------
     out : Path
         A folder that does not exist, or is empty.
     files : dict
-        What to write.
+        The files.
     link : bool
-        Whether the files to copy are about to be removed, so that a second name is as good.
+        Whether files may be hard-linked instead of copied, because their sources will be removed.
 
     Raises
     ------
     ConfigError
         If `out` is anything else.
     StorageError
-        If it cannot be made. It is then as it was before.
+        If it cannot be created; nothing is changed then.
     """
     there = out.is_symlink() or out.exists()
     if there and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: not an empty folder", hint="name a new folder")
+        raise ConfigError(f"{out} is not an empty folder", hint="give a new folder")
     final = out.resolve()
     filling = final.with_name(f".{final.name[:100]}.{secrets.token_hex(8)}.partial")
     target = final
@@ -133,13 +133,13 @@ def write_folder(out: Path, files: Files, *, link: bool = False) -> None:
                 target.write_bytes(content())
                 continue
             if link:
-                with contextlib.suppress(OSError):  # another file system, or one without links
+                with contextlib.suppress(OSError):  # another file system, or no hard links
                     os.link(content, target)
                     continue
             _copy(content, target)
         target = out
         _sync_tree(filling)
-        filling.rename(final)  # over an empty folder, too
+        filling.rename(final)  # also over an empty folder
     except StorageError:
         raise
     except OSError as error:
@@ -157,7 +157,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make all files below a folder durable; at the end, in one go, that costs least."""
+    """Sync all files below a folder, which is cheapest at the end."""
     for current, _, names in os.walk(folder, topdown=False):
         for name in names:
             with Path(current, name).open("rb") as file:
@@ -166,14 +166,14 @@ def _sync_tree(folder: Path) -> None:
 
 
 def add_files(folder: Path, files: Files) -> None:
-    """Write files into a dataset that others read; lines are appended to what is there.
+    """Add files to a dataset that is in use; lines are appended to existing files.
 
     Raises
     ------
     ConflictError
-        If there is a file where a record is to go.
+        If another file is in the place of a record.
     StorageError
-        If one cannot be written; those before it are there.
+        If a file cannot be written; earlier ones are kept.
     """
     for name, content in files.items():
         target = folder / name
@@ -184,9 +184,9 @@ def add_files(folder: Path, files: Files) -> None:
             append_lines(target, content().splitlines(keepends=True))
         elif target.exists():
             raise ConflictError(
-                "there is a file of this name that holds something else, or cannot be read",
+                "another file has this name, or it cannot be read",
                 path=target,
-                hint="see what 'fib validate' says about it",
+                hint="run 'fib validate'",
             )
         else:
             replace_file(target, content())

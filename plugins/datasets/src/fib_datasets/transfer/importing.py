@@ -1,4 +1,4 @@
-"""An archive, or a folder of any release, into a dataset of today's layout."""
+"""Import of an archive, or of a folder of any release, into a dataset."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did.
+    """The result of an import.
 
     Parameters
     ----------
     dataset : Path
-        Where it went.
+        The target.
     added : dict of str to int
         New definitions, solutions, workloads, traces and blobs.
     known : dict of str to int
-        Records that the dataset had already, or that came twice.
+        Records that already existed in the dataset, or that occurred twice.
     left_out : tuple of DataError
-        Records of the source that could not be carried over, and why.
+        Records of the source that could not be imported, and why.
     notes : tuple of str
-        What was lost of records that were carried over.
+        Parts of imported records that were lost.
     missing_blobs : tuple of str
-        Tensor files that workloads name but that are nowhere.
+        Missing tensor files of workloads.
     """
 
     dataset: Path
@@ -59,7 +59,7 @@ def import_dataset(
     limits: Optional[Limits] = None,
     rename_solutions: bool = False,
 ) -> Imported:
-    """Bring what a source holds into a dataset, in today's layout and spelling.
+    """Import a source into a dataset, in the current layout and spelling.
 
     Parameters
     ----------
@@ -67,29 +67,29 @@ def import_dataset(
         An archive of `export_archive`, a dataset folder of any release, or one or many problem
         folders of SOL-ExecBench.
     into : str or Path
-        A new or empty folder, which appears as a whole; or a dataset, which gets what it does not
-        have. What it has stays as it is.
+        A new or empty folder, which is created completely or not at all; or a dataset, to which
+        new records are added. Existing records are unchanged.
     limits : Limits, optional
-        How much an archive may hold.
+        The largest allowed archive.
     rename_solutions : bool
-        As of `merge_trace_sets`.
+        As for `merge_trace_sets`.
 
     Returns
     -------
     Imported
-        What was added, and what could not be carried over.
+        What was added, and what could not be imported.
 
     Raises
     ------
     DatasetNotFoundError
-        If there is no such source, or no dataset in it.
+        If there is no such source, or it has no dataset.
     ConflictError
-        If the dataset has something else under the same name; nothing is written.
+        If the dataset has different content under the same name; nothing is written.
     DataError
         If an archive is broken, unsafe or too large; nothing is written.
     StorageError
-        If writing fails. A new folder is not there then; a dataset may have some of the records,
-        each with all that it needs, and importing again adds the rest.
+        If writing fails. A new folder is then not created. An existing dataset may have some of
+        the records with their dependencies, and importing again adds the rest.
     """
     target, origin = Path(into), Path(source)
     with _opened(origin, target, limits) as folder:
@@ -99,26 +99,26 @@ def import_dataset(
         existing = target.is_dir() and is_dataset(target)
         if existing:
             there = TraceSet.from_path(target, on_error="collect")
-            tidy = BlobPlan().add(there, ())  # paths in one spelling, so that they can be compared
+            tidy = BlobPlan().add(there, ())  # normalises paths, so that they can be compared
             tidy.root = target
             definitions = merger.add(tidy).definitions
         plan = BlobPlan(target if existing else None)
         placed = plan.add(read.trace_set, read.roots, read.own_roots)
-        placed.root = origin  # its name in messages
+        placed.root = origin  # for messages
         fresh = merger.add(placed)
         if not any(counts_of(placed).values()):
             raise DatasetNotFoundError(
-                f"{origin} has no record that could be carried over",
-                hint="'fib validate' says what is wrong with each",
+                f"{origin} has no records that could be imported",
+                hint="run 'fib validate' on it",
             )
         files = files_of(fresh, plan.files, {**definitions, **fresh.definitions})
         if existing:
             add_files(target, files)
         else:
-            write_folder(target, files, link=folder != origin)  # what was unpacked goes away soon
+            write_folder(target, files, link=folder != origin)  # unpacked files are temporary
     added = {**counts_of(fresh), "blobs": len(plan.files)}
     known = {kind: count - added[kind] for kind, count in counts_of(placed).items()}
-    for error in read.left_out:  # let it name the file in the archive, not where it was for a while
+    for error in read.left_out:  # name the file in the archive, not the temporary one
         if error.path is not None and error.path.is_relative_to(folder):
             error.path = origin / error.path.relative_to(folder)
     notes = tuple(note.replace(f"{folder}{os.sep}", f"{origin}{os.sep}") for note in read.notes)
@@ -128,19 +128,19 @@ def import_dataset(
 
 @contextlib.contextmanager
 def _opened(source: Path, target: Path, limits: Optional[Limits]) -> Iterator[Path]:
-    """Give the folder of a source; an archive is unpacked beside the target for a while."""
+    """Yield the folder of a source; archives are unpacked temporarily next to the target."""
     if source.is_dir():
         first, second = source.resolve(), target.resolve()
         if first.is_relative_to(second) or second.is_relative_to(first):
             raise ConfigError(
-                f"{target} and the source {source} lie within one another",
-                hint="import into a folder elsewhere",
+                f"the target {target} and the source {source} contain one another",
+                hint="import into another folder",
             )
         yield source
         return
     if not source.is_file():
         what = "is neither a file nor a folder" if source.exists() else "does not exist"
-        raise DatasetNotFoundError(f"{source} {what}", hint="name an archive or a folder")
+        raise DatasetNotFoundError(f"{source} {what}", hint="give an archive or a folder")
     parent = target.resolve().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Several datasets into one."""
+"""Merging of several datasets into one."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PathLike = Union[str, Path]
 _R = TypeVar("_R")
 _SHOWN_FIELDS = 6
 _HINTS = {
-    "definition": "rename one of the two definitions, or bring them to one version",
-    "solution": "rename one of the two solutions; 'fib report merge --rename-solutions' does it",
-    "workload": "give one of the two workloads another uuid",
+    "definition": "rename one of the definitions, or make them equal",
+    "solution": "rename one of the solutions, or use 'fib report merge --rename-solutions'",
+    "workload": "give one of the workloads another uuid",
 }
 
 
 class Merger:
-    """Takes in datasets one after the other, and tells what each adds to those before it.
+    """Merges datasets one after the other, and determines what each of them adds.
 
     Parameters
     ----------
     rename_solutions : bool
-        As of `merge_trace_sets`.
+        As for `merge_trace_sets`.
     """
 
     def __init__(self, *, rename_solutions: bool = False) -> None:
@@ -46,12 +46,12 @@ class Merger:
         self._number = 0
 
     def add(self, one: TraceSet) -> TraceSet:
-        """Return what of a dataset is new.
+        """Return the new records of a dataset.
 
         Raises
         ------
         ConflictError
-            If it holds another definition, solution or workload under the name of one before it.
+            If it has a different definition, solution or workload under the same name.
         """
         self._number += 1
         label = str(one.root or f"dataset {self._number}")
@@ -103,7 +103,7 @@ class Merger:
         more = f" and {len(fields) - _SHOWN_FIELDS} more" if len(fields) > _SHOWN_FIELDS else ""
         where = f"within {place}" if place == dataset else f"in {place} and {dataset}"
         raise ConflictError(
-            f"two datasets hold different {kind}s named '{name}'; "
+            f"two datasets have different {kind}s named '{name}'; "
             f"they differ in {shown}{more} ({where})",
             field=fields[0],
             hint=_HINTS[kind],
@@ -111,21 +111,21 @@ class Merger:
 
 
 def _digest(record: BaseModel) -> bytes:
-    """Return 16 bytes that stand for all content of a record: for very many of them in a set."""
+    """Return a 16-byte digest of a record, so that sets of very many records are small."""
     return hashlib.blake2b(to_json(record, indent=None).encode(), digest_size=16).digest()
 
 
 def _content(record: BaseModel) -> dict[str, str]:
-    """Return all that a record holds, by dotted path."""
+    """Return the content of a record, by dotted path."""
     found = dict(_leaves(record.model_dump(mode="json", exclude_none=True)))
-    if isinstance(record, Definition):  # the order of these is that of the arguments
+    if isinstance(record, Definition):  # their order is that of the arguments
         found["the order of inputs or outputs"] = f"{list(record.inputs)} {list(record.outputs)}"
     return found
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     if not isinstance(value, (dict, list)) or not value:
-        # As text: to Python 1 equals 1.0 and true, and NaN not even itself.
+        # As text, because in Python 1 == 1.0 == True, and NaN != NaN.
         yield path, json.dumps(value)
         return
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -142,18 +142,18 @@ def merge_trace_sets(sets: Sequence[TraceSet], *, rename_solutions: bool = False
     sets : sequence of TraceSet
         The datasets; they are not modified.
     rename_solutions : bool
-        What to do with a solution whose name another has already: give it, and its traces, a name
-        that ends in a digest of its content (else it is a conflict).
+        Whether to rename a solution whose name is taken, and its traces, by appending a digest of
+        its content (otherwise it is a conflict).
 
     Returns
     -------
     TraceSet
-        The union, without a folder. Paths of tensor files stay as they are.
+        The union, without a folder. Paths of tensor files are unchanged.
 
     Raises
     ------
     ConflictError
-        If two sets hold different definitions, solutions or workloads under one name (uuid).
+        If two sets have different definitions, solutions or workloads under one name (uuid).
     """
     merged = TraceSet()
     merger = Merger(rename_solutions=rename_solutions)
@@ -174,7 +174,7 @@ def _extend(groups: dict[str, list[_R]], more: dict[str, list[_R]]) -> None:
 def merge_datasets(
     sets: Sequence[TraceSet], out: PathLike, *, rename_solutions: bool = False
 ) -> dict[str, int]:
-    """Merge datasets into a new folder, with the tensor files that their workloads name.
+    """Merge datasets into a new folder, with the tensor files of their workloads.
 
     Parameters
     ----------
@@ -183,29 +183,29 @@ def merge_datasets(
     out : str or Path
         The folder; it must not exist or be empty. Nothing is there until all of it is.
     rename_solutions : bool
-        As of `merge_trace_sets`.
+        As for `merge_trace_sets`.
 
     Returns
     -------
     dict of str to int
-        How many definitions, solutions, workloads and traces were written.
+        Number of definitions, solutions, workloads and traces that were written.
 
     Raises
     ------
     ConflictError
-        As of `merge_trace_sets`.
+        As for `merge_trace_sets`.
     UnsafePathError
-        If a workload names a file outside its dataset.
+        If a workload refers to a file outside its dataset.
     StorageError
         If the folder is not empty, or writing fails.
     """
     plan = BlobPlan()
     placed = []
     for one in sets:
-        # A file that one dataset lacks another may have: clones without tensors are common.
+        # Another dataset may have missing files, because clones without tensors are common.
         others = [other.root for other in sets if other.root != one.root]
         placed.append(plan.add(one, _roots(one.root, *others)))
-        placed[-1].root = one.root  # its name in messages
+        placed[-1].root = one.root  # for messages
     merged = merge_trace_sets(placed, rename_solutions=rename_solutions)
     write_folder(Path(out), files_of(merged, plan.files))
     return counts_of(merged)
@@ -214,17 +214,17 @@ def merge_datasets(
 def export_trace_set(
     trace_set: TraceSet, out_dir: PathLike, *, blob_roots: Sequence[PathLike] = ()
 ) -> Path:
-    """Write a dataset to a new folder, with the tensor files that its workloads name.
+    """Write a dataset to a new folder, with the tensor files of its workloads.
 
     Parameters
     ----------
     trace_set : TraceSet
-        What to write.
+        The dataset.
     out_dir : str or Path
         The folder; it must not exist or be empty. Nothing is there until all of it is.
     blob_roots : sequence of str or Path
-        Folders in which tensor files are looked for, in this order, after the set's own. Files that
-        are in none of them are left out.
+        Further folders to search for tensor files, in this order, after the set's own. Files that
+        are not found are left out.
 
     Returns
     -------
@@ -236,7 +236,7 @@ def export_trace_set(
     StorageError
         If the folder is not empty, or writing fails.
     UnsafePathError
-        If a workload names a file outside the dataset.
+        If a workload refers to a file outside the dataset.
     """
     out = Path(out_dir)
     plan = BlobPlan()

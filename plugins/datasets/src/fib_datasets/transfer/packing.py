@@ -1,8 +1,7 @@
 """A solution as a folder of source files, and back.
 
 The folder has ``solution.json``, which is the solution's JSON without the content of its sources,
-and ``sources`` with a file for each of them. Whatever the JSON says comes back, also what the
-format does not know.
+and ``sources`` with a file for each of them. Unknown fields of the JSON are preserved.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Packed:
     solution : Solution
         The solution.
     path : Path
-        What was written: the file or the folder.
+        The written file or folder.
     added : tuple of str
-        Sources that the metadata did not list and that were taken in.
+        Sources that were added although the metadata does not list them.
     """
 
     solution: Solution
@@ -53,7 +52,7 @@ def unpack_solution(file: str | Path, folder: str | Path) -> Packed:
     file : str or Path
         JSON file of the solution.
     folder : str or Path
-        A folder that does not exist, or is empty. It appears as a whole or not at all.
+        A folder that does not exist, or is empty. It is written completely or not at all.
 
     Raises
     ------
@@ -66,9 +65,9 @@ def unpack_solution(file: str | Path, folder: str | Path) -> Packed:
     """
     source = Path(file)
     if not source.is_file():
-        what = "is no file" if source.exists() else "does not exist"
-        hint = "name the JSON file of a solution; 'fib solution pack' is for folders"
-        raise DatasetNotFoundError(f"no solution: {source} {what}", hint=hint)
+        what = "is not a file" if source.exists() else "does not exist"
+        hint = "give the JSON file of a solution; for folders use 'fib solution pack'"
+        raise DatasetNotFoundError(f"{source} {what}", hint=hint)
     text = source.read_bytes()
     solution = decode(Solution, text, path=source)
     record = parse_json(text, path=source)
@@ -87,36 +86,36 @@ def unpack_solution(file: str | Path, folder: str | Path) -> Packed:
 def pack_solution(folder: str | Path, file: str | Path) -> Packed:
     """Write a folder of source files as the JSON of one solution.
 
-    Files in ``sources`` that the metadata does not list are taken in, too, except hidden ones and
-    what Python has compiled.
+    Files in ``sources`` that the metadata does not list are added, except hidden files and Python
+    bytecode.
 
     Parameters
     ----------
     folder : str or Path
-        As `unpack_solution` writes it.
+        A folder written by `unpack_solution`.
     file : str or Path
-        The JSON file; one that exists is replaced.
+        The JSON file; an existing one is replaced.
 
     Raises
     ------
     DatasetNotFoundError
         If there is no metadata file.
     DataError
-        If it is not valid, a source is missing or not UTF-8, or a path leaves the folder.
+        If it is invalid, a source is missing or not UTF-8, or a path is outside the folder.
     StorageError
-        If writing fails; a file that was there is unchanged.
+        If writing fails; an existing file is unchanged.
     """
     root, out = Path(folder), Path(file)
     metadata = root / METADATA
     if not metadata.is_file():
         raise DatasetNotFoundError(
-            f"{root} has no {METADATA}", hint="'fib solution unpack' makes such a folder"
+            f"{root} has no {METADATA}", hint="create the folder with 'fib solution unpack'"
         )
     if out.resolve().is_relative_to((root / SOURCES).resolve()) or out.resolve() == (
         metadata.resolve()
     ):
         raise UnsafePathError(
-            f"the output {out} would become part of what is packed", hint="write it elsewhere"
+            f"the output {out} is among the packed files", hint="give another --output"
         )
     record = parse_json(metadata.read_bytes(), path=metadata)
     if not isinstance(record, dict):
@@ -132,7 +131,7 @@ def pack_solution(folder: str | Path, file: str | Path) -> Packed:
 
 
 def file_names(paths: Sequence[str]) -> list[str]:
-    """Return a file name for each path: itself, where every system can have them side by side.
+    """Return a file name for each path: the path itself if all systems can store them together.
 
     Parameters
     ----------
@@ -142,7 +141,7 @@ def file_names(paths: Sequence[str]) -> list[str]:
     Returns
     -------
     list of str
-        Relative, with ``/``; no two are the same, and none is the folder of another.
+        Relative paths with ``/``, all different, none of them a parent of another.
     """
     taken: set[PurePosixPath] = set()
     folders: set[PurePosixPath] = set()
@@ -181,7 +180,7 @@ def _read_sources(
         path = _inside(folder, name, metadata, field)
         used.add(path)
         rest = {key: each for key, each in entry.items() if key not in ("path", "content", "file")}
-        # Its content behind its path, where it is in files of ours.
+        # The content comes after the path, as in other solution files.
         sources.append({"path": entry["path"], "content": _read(path), **rest})
     added = []
     for path in layout.files(folder, ""):
@@ -194,12 +193,12 @@ def _read_sources(
 
 def _inside(folder: Path, name: Any, metadata: Path, field: str) -> Path:
     if not isinstance(name, str) or not name or "\0" in name:
-        raise UnsafePathError(f"{name!r} is no name of a file", path=metadata, field=field)
+        raise UnsafePathError(f"{name!r} is not a file name", path=metadata, field=field)
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise UnsafePathError(f"{name!r} leads out of {SOURCES}", path=metadata, field=field)
+        raise UnsafePathError(f"{name!r} is outside {SOURCES}", path=metadata, field=field)
     if not path.is_file():
-        raise DataError(f"there is no file {name!r} in {SOURCES}", path=metadata, field=field)
+        raise DataError(f"no file {name!r} in {SOURCES}", path=metadata, field=field)
     return path
 
 
@@ -208,9 +207,9 @@ def _read(path: Path) -> str:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"byte {error.start} is not UTF-8; sources are text",
+            f"byte {error.start} is not UTF-8; sources must be text",
             path=path,
-            hint="take it out of the folder, or give it a hidden name",
+            hint="remove it from the folder, or give it a hidden name",
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error

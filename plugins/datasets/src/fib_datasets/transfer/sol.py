@@ -1,8 +1,8 @@
 """Problem folders of SOL-ExecBench: ``definition.json`` and ``workload.jsonl``.
 
-They are close to our format. What differs: axes that are computed from others, workloads without
-a wrapper, more kinds of inputs, hooks such as ``custom_inputs_entrypoint``, and solutions with a
-list of languages. What has no counterpart here is left out, and said.
+They resemble this format. Differences: axes that are computed from others, workloads without a
+wrapper, more kinds of inputs, hooks such as ``custom_inputs_entrypoint``, and solutions with a list
+of languages. What has no counterpart is left out and reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LANGUAGES = {"pytorch": "python", "cuda_cpp": "cuda"}
 
 
 def read_folder(root: Path) -> Source | None:
-    """Read the problems at and below a folder as one dataset; None if there are none.
+    """Read the problems in a folder and its subfolders as one dataset; None if there are none.
 
     Tensor files may be anywhere in the folder.
     """
@@ -52,7 +52,7 @@ def read_folder(root: Path) -> Source | None:
     for folder in found:
         with problems.guard(folder):
             name = _Problem(folder, source, problems).read()
-            # Paths are relative to the problem, or to any folder that it is in.
+            # Paths are relative to the problem, or to any folder above it.
             above = (one for one in folder.parents if one.is_relative_to(root))
             source.own_roots[name] = [BlobRoot(base, root) for base in (folder, *above)]
     return source if found else None
@@ -67,7 +67,7 @@ class _Problem:
         self._definition: Definition
 
     def read(self) -> str:
-        """Read all of it; return the name of the definition."""
+        """Read the problem; return the name of the definition."""
         path = self._folder / PROBLEM
         record = _object(parse_json(path.read_bytes(), path=path), path)
         record = self._with_reference(record)
@@ -86,12 +86,12 @@ class _Problem:
 
     def _note_extras(self, path: Path, record: dict[str, Any], known: Collection[str]) -> None:
         extra = sorted(key for key, value in record.items() if key not in known and value)
-        note = f"{path}: not carried over: {', '.join(extra)}"
+        note = f"{path}: not imported: {', '.join(extra)}"
         if extra and note not in self._source.notes:
             self._source.notes.append(note)
 
     def _with_reference(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Take the reference from its own file where the record has none, or only its name."""
+        """Read the reference from a file if the record lacks it or has only the file's name."""
         given = record.get("reference")
         if isinstance(given, str) and not given.endswith(".py") and given.strip():
             return record
@@ -99,7 +99,7 @@ class _Problem:
         return {**record, "reference": _text(file)} if file.is_file() else record
 
     def _plain_axes(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Make computed axes variable; a constraint says what they are computed from."""
+        """Replace computed axes by variable ones with a constraint."""
         axes = record.get("axes")
         if not isinstance(axes, dict):
             return record
@@ -120,7 +120,7 @@ class _Problem:
         }
         rules = [f"{name} == {text}" for name, text in self._computed.items()]
         given = record.get("constraints") or []
-        # What is no list is left to validation to refuse.
+        # Validation rejects what is not a list.
         constraints = [*given, *rules] if isinstance(given, list) else given
         return {**record, "axes": plain, "constraints": constraints}
 
@@ -135,12 +135,11 @@ class _Problem:
             kind = spec.get("type") if isinstance(spec, dict) else None
             if kind not in _INPUTS:
                 raise DataError(
-                    f"an input of type {kind!r} has no counterpart; allowed are "
-                    f"{', '.join(_INPUTS)}",
+                    f"inputs of type {kind!r} are not supported; allowed are {', '.join(_INPUTS)}",
                     path=path,
                     line=line,
                     field=f"inputs.{name}",
-                    hint="store such inputs as tensor files, and name those",
+                    hint="store such inputs as tensor files",
                 )
         tolerance = record.get("tolerance")
         if isinstance(tolerance, dict):
@@ -154,14 +153,14 @@ class _Problem:
         return Trace(definition=self._definition.name, workload=workload)
 
     def _variable_axes(self, given: Any) -> Any:
-        """Return the values of the variable axes, those that are computed among them."""
+        """Return the values of the variable axes, including computed ones."""
         if not isinstance(given, dict) or not all(type(size) is int for size in given.values()):
             return given
         sizes = {**self._definition.const_axes}
         for name, size in given.items():
             if sizes.setdefault(name, size) != size:
                 raise DataError(f"'{name}' is {size}, but the definition says {sizes[name]}")
-        for name, text in self._computed.items():  # in the order declared, one may need another
+        for name, text in self._computed.items():  # in declared order: one may need another
             size = _value(text, sizes)
             if sizes.setdefault(name, size) != size:
                 raise DataError(f"'{name}' is {sizes[name]}, but {text} is {size}")
@@ -191,18 +190,18 @@ class _Problem:
 
 
 def _value(expression: str, sizes: Mapping[str, int]) -> int:
-    """Return the size that an axis is computed to be."""
+    """Return the size of a computed axis."""
     parsed = parse_constraint(expression)
     if not parsed.decidable(sizes):
         missing = ", ".join(sorted(parsed.names - sizes.keys())) or "more than axes"
-        raise DataError(f"cannot be computed: '{expression}' needs {missing}")
+        raise DataError(f"cannot compute '{expression}': it needs {missing}")
     return parsed.value(sizes)
 
 
 def _only_language(languages: Any, path: Path) -> str:
     one = languages[0] if isinstance(languages, list) and len(languages) == 1 else None
     if not isinstance(one, str):
-        problem = f"has the languages {languages!r}; one is allowed"
+        problem = f"has languages {languages!r}; exactly one is allowed"
         raise DataError(problem, path=path, field="spec.languages")
     return _LANGUAGES.get(one, one)
 
@@ -223,12 +222,12 @@ def _text(file: Path) -> str:
 def _inside(folder: Path, path: str) -> Path:
     file = (folder / path).resolve()
     if not file.is_relative_to(folder.resolve()):
-        raise UnsafePathError(f"{path!r} leads out of the folder", path=folder)
+        raise UnsafePathError(f"{path!r} is outside the folder", path=folder)
     return file
 
 
 def _with_content(source: Any, folder: Path) -> Any:
-    """Read a source that is named by its path alone from beside the solution."""
+    """Read the content of a source that has only a path, relative to the solution."""
     if not isinstance(source, dict) or source.get("content") or not source.get("path"):
         return source
     file = _inside(folder, str(source["path"]))

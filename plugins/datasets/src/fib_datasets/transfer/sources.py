@@ -1,4 +1,4 @@
-"""Finding and reading what is to be imported: a dataset of any release, or problem folders."""
+"""Finding and reading the source of an import: a dataset of any release, or problem folders."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _USUAL = "dataset"
 
 @dataclass
 class Source:
-    """What was read.
+    """The content of a source.
 
     Parameters
     ----------
     trace_set : TraceSet
         The records.
     roots : list of BlobRoot
-        Where tensor files may be.
+        Folders to search for tensor files.
     own_roots : dict of str to list of BlobRoot
-        Where those of single definitions may be.
+        Folders to search for tensor files of single definitions.
     left_out : list of DataError
-        Records that could not be carried over, and why.
+        Records that could not be imported, and why.
     notes : list of str
-        What was lost of records that were carried over.
+        Parts of imported records that were lost.
     """
 
     trace_set: TraceSet
@@ -64,7 +64,7 @@ def read_source(folder: Path) -> Source:
     ----------
     folder : Path
         A dataset in the layout of any release; a folder with one in it, alone or as ``dataset``;
-        or of one of the registered formats, such as problems of SOL-ExecBench.
+        or a folder in one of the registered formats, such as problems of SOL-ExecBench.
 
     Raises
     ------
@@ -81,14 +81,14 @@ def read_source(folder: Path) -> Source:
         if source is not None:
             return source
     raise DatasetNotFoundError(
-        f"{folder} holds no dataset",
+        f"{folder} has no dataset",
         hint=f"a dataset has folders such as {', '.join(_PARTS)}; a problem folder has "
         "definition.json and workload.jsonl",
     )
 
 
 def find_dataset(folder: Path) -> Path | None:
-    """Return the dataset in a folder: itself, its ``dataset``, or what its only folder holds."""
+    """Return the dataset in a folder: itself, its ``dataset``, or that of its only subfolder."""
     for _ in range(_DEEPEST):
         if is_dataset(folder):
             return folder
@@ -102,8 +102,8 @@ def find_dataset(folder: Path) -> Path | None:
 
 
 def is_dataset(folder: Path) -> bool:
-    """Return whether a folder has a part of a dataset, in the layout of any release."""
-    if is_problem(folder):  # which may have a folder of solutions
+    """Return whether a folder is a dataset, or a part of one, in the layout of any release."""
+    if is_problem(folder):  # it may have a folder of solutions
         return False
     return any((folder / name).is_dir() for name in _PARTS) or any(
         (folder / name).is_file() for name in _LISTS
@@ -118,14 +118,14 @@ def is_problem(folder: Path) -> bool:
 def _read_dataset(root: Path) -> Source:
     loaded = TraceSet.from_path(root, on_error="collect")
     problems = Problems("collect")
-    for name, model in _LISTS.items():  # files that hold all records of one kind, as in 2025-07
+    for name, model in _LISTS.items():  # files with all records of one kind, as in 2025-07
         with problems.guard(root / name):
             for line, text in _records(root / name):
                 with problems.guard(root / name):
                     record = decode(model, text, path=root / name, line=line)
                     add_record(record, root / name, loaded)
     left_out = [*loaded.load_errors, *problems.errors]
-    # What paths of tensor files were relative to in one release or another.
+    # Folders that paths of tensor files were relative to in various releases.
     bases = (root, root.resolve().parent, root / layout.TRACES / layout.WORKLOADS)
     more = (root / layout.TRACES, root / layout.WORKLOADS)
     return Source(loaded, [BlobRoot(base, root) for base in (*bases, *more)], left_out=left_out)
@@ -148,7 +148,7 @@ def add_record(record: SchemaModel, path: Path, trace_set: TraceSet) -> None:
     Raises
     ------
     DuplicateNameError
-        If it is a definition or solution, and there is another of its name.
+        If there is another definition or solution of the same name.
     """
     if isinstance(record, Trace):
         groups = trace_set.workloads if record.is_workload_trace() else trace_set.traces
@@ -158,7 +158,7 @@ def add_record(record: SchemaModel, path: Path, trace_set: TraceSet) -> None:
     kind = type(record).__name__.lower()
     solutions = (one.name for group in trace_set.solutions.values() for one in group)
     if record.name in (trace_set.definitions if kind == "definition" else solutions):
-        raise DuplicateNameError(f"there is another {kind} named '{record.name}'", path=path)
+        raise DuplicateNameError(f"another {kind} is named '{record.name}'", path=path)
     if isinstance(record, Definition):
         trace_set.definitions[record.name] = record
     else:

@@ -1,4 +1,4 @@
-"""A part of a dataset that can stand alone."""
+"""A self-contained part of a dataset."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class Subset:
-    """What of a dataset to take; an empty tuple takes everything.
+    """A selection from a dataset; an empty tuple selects everything.
 
     Parameters
     ----------
     definitions, solutions, op_types : tuple of str
-        Exact names. With `solutions`, only their definitions are taken.
+        Exact names. With `solutions`, only their definitions are included.
     traces : bool
-        Whether traces of runs are taken; workloads always are.
+        Whether to include traces of runs; workloads are always included.
     """
 
     definitions: tuple[str, ...] = ()
@@ -35,19 +35,19 @@ class Subset:
     def of(self, trace_set: TraceSet) -> TraceSet:
         """Return this part of a dataset; records are shared, not copied.
 
-        Without a filter, solutions and traces of definitions that are missing are taken, too.
+        Without a filter, solutions and traces of missing definitions are included.
 
         Raises
         ------
         UnknownNameError
-            If the dataset does not have what is named.
+            If the dataset lacks a name.
         SelectionError
-            If nothing is left.
+            If nothing matches.
         """
         traces = trace_set.traces if self.traces else {}
         if not (self.definitions or self.solutions or self.op_types):
             if not (trace_set.definitions or trace_set.solutions or trace_set.workloads):
-                raise SelectionError(f"there is nothing in the dataset {trace_set.root}")
+                raise SelectionError(f"the dataset {trace_set.root} is empty")
             return TraceSet(
                 trace_set.root,
                 trace_set.definitions,
@@ -68,7 +68,7 @@ class Subset:
             and (not self.solutions or solutions.get(name))
         }
         if not definitions:
-            raise SelectionError("the filters leave no definition", hint="widen the filters")
+            raise SelectionError("no definition matches the filters", hint="use fewer filters")
         kept: dict[str, list[Trace]] = {
             name: [trace for trace in group if self._wants(trace.solution)]
             for name, group in traces.items()

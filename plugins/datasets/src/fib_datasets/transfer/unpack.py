@@ -1,7 +1,7 @@
-"""Unpacking an archive that a stranger may have made.
+"""Unpacking of untrusted archives.
 
-Only regular files are taken. Nothing is written outside the target, nothing twice, and never more
-than the limits say, whatever the headers claim: what is counted is what comes out.
+Only regular files are accepted. Nothing is written outside the target or twice, and never more than
+the limits allow: the unpacked bytes are counted, not those that headers claim.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _BROKEN = (
 
 @dataclass(frozen=True)
 class Limits:
-    """How much an archive may hold.
+    """Limits for the content of an archive.
 
     Parameters
     ----------
     files : int
-        Entries, of whatever kind.
+        Number of entries of any kind.
     total_bytes : int
-        All files together, unpacked, with the archive's own headers.
+        Total unpacked size, with the headers of the archive.
     json_bytes : int
-        One ``.json`` file; such a file is read at once.
+        Size of one ``.json`` file, because such files are read at once.
     name_bytes : int
-        One name.
+        Length of a name.
     depth : int
-        Folders inside one another.
+        Depth of nested folders.
     """
 
     files: int = 200_000
@@ -53,7 +53,7 @@ class Limits:
 
 
 class _Metered:
-    """A stream that is read forwards, in pieces, and only so far."""
+    """A stream that is read forwards in blocks, up to a limit."""
 
     def __init__(self, stream: IO[bytes], limit: int) -> None:
         self._stream = stream
@@ -61,14 +61,14 @@ class _Metered:
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _BLOCK:  # a header that claims to be huge would fill the memory
+        if not 0 <= size <= _BLOCK:  # a huge header would exhaust the memory
             raise DataError(f"a header of {size} bytes; at most {_BLOCK} are allowed")
         data = self._stream.read(size)
         self._position += len(data)
         if self._position > self._limit:
             raise DataError(
                 f"unpacks to more than {self._limit:,} bytes",
-                hint="allow more with --max-gib, if you trust whoever made it",
+                hint="allow more with --max-gib if you trust the archive",
             )
         return data
 
@@ -77,7 +77,7 @@ class _Metered:
 
     def seek(self, position: int, whence: int = 0) -> int:
         if whence or position < self._position:
-            raise DataError("its entries are out of order")
+            raise DataError("the entries are out of order")
         while self._position < position:
             if not self.read(min(_BLOCK, position - self._position)):
                 break
@@ -94,20 +94,20 @@ def unpack_archive(archive: Path, target: Path, limits: Optional[Limits] = None)
     target : Path
         An empty folder.
     limits : Limits, optional
-        How much it may hold.
+        Limits for its content.
 
     Returns
     -------
     int
-        Number of files, the manifest among them.
+        Number of files, including the manifest.
 
     Raises
     ------
     UnsafePathError
-        If an entry would not stay in the folder.
+        If an entry is outside the folder.
     DataError
-        If it is not an archive, is broken or cut off, holds links or devices, two entries of one
-        name, or more than `limits` allow.
+        If it is not an archive, is damaged or truncated, contains links, devices or duplicate
+        names, or exceeds `limits`.
     StorageError
         If writing fails.
     """
@@ -121,8 +121,8 @@ def unpack_archive(archive: Path, target: Path, limits: Optional[Limits] = None)
         raise
     except _BROKEN as error:
         deep = isinstance(error, RecursionError)
-        said = "its headers are nested too deeply" if deep else str(error) or type(error).__name__
-        raise DataError(f"not a sound archive: {said}", path=archive) from error
+        said = "the headers are nested too deeply" if deep else str(error) or type(error).__name__
+        raise DataError(f"invalid archive: {said}", path=archive) from error
 
 
 def _decompressed(file: IO[bytes]) -> IO[bytes]:
@@ -132,7 +132,7 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
         return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
     if start[_TAR_MAGIC_AT:] == b"ustar":
         return file
-    raise DataError("neither a .tar.gz nor a .tar", hint="'fib export' writes what can be imported")
+    raise DataError("neither a .tar.gz nor a .tar", hint="'fib export' writes such archives")
 
 
 class _Unpacking:
@@ -144,20 +144,20 @@ class _Unpacking:
         self._expected: Optional[int] = None
 
     def run(self) -> int:
-        # An explicit mode: tarfile must not try compressions of its own.
+        # With an explicit mode, so that tarfile does not try other compressions.
         with tarfile.open(fileobj=cast("IO[bytes]", self._stream), mode="r:") as tar:
             count = 0
             while (member := tar.next()) is not None:
                 count += 1
                 if count > self._limits.files:
                     raise DataError(f"has more than {self._limits.files:,} entries")
-                tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+                tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps them all
                 self._take(member)
-        # tarfile takes a header that it cannot read for the end; then something follows. And the
-        # check sum of the compression is behind all of it.
+        # tarfile treats an unreadable header as the end of the archive, so check that nothing
+        # follows. The checksum of the compression comes last.
         while rest := self._stream.read(_BLOCK):
             if rest.strip(b"\0"):
-                raise DataError("has a broken header, or something behind its end")
+                raise DataError("has a damaged header, or data after its end")
         if self._expected is not None and self._files != self._expected + 1:
             raise DataError(f"is incomplete: {self._files - 1} of {self._expected} files")
         return self._files
@@ -167,7 +167,7 @@ class _Unpacking:
         if member.isdir() or not path.parts:
             return
         if not member.isreg() or member.issparse():
-            kind = "a link" if member.issym() or member.islnk() else "no regular file"
+            kind = "a link" if member.issym() or member.islnk() else "not a regular file"
             raise UnsafePathError(f"'{member.name}' is {kind}; only files are allowed")
         if path.suffix == ".json" and member.size > self._limits.json_bytes:
             raise DataError(f"'{path}' has {member.size:,} bytes, too many for a JSON file")
@@ -186,26 +186,26 @@ class _Unpacking:
             or any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in name)
         )
         if unsafe:
-            raise UnsafePathError(f"entry {name!r} has a name that is not allowed")
+            raise UnsafePathError(f"entry {name!r} has an invalid name")
         size = len(name.encode())
         if size > self._limits.name_bytes or len(path.parts) > self._limits.depth:
-            raise UnsafePathError(f"entry {name[:60]!r}… has too long a name: {size} bytes")
+            raise UnsafePathError(f"the name of entry {name[:60]!r}… is too long: {size} bytes")
         return path
 
     def _write(self, path: PurePosixPath, size: int) -> None:
         target = self._target / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            file = target.open("xb", buffering=0)  # else closing it fails, too
+            file = target.open("xb", buffering=0)  # otherwise closing it fails as well
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise DataError(f"two entries claim the name '{path}'") from error
+            raise DataError(f"two entries have the name '{path}'") from error
         except OSError as error:
             raise storage_error(target, error) from error
         with file:
             while size > 0:
                 data = self._stream.read(min(size, _BLOCK))
                 if not data:
-                    raise DataError(f"is cut off within '{path}'")
+                    raise DataError(f"is truncated in '{path}'")
                 size -= len(data)
                 try:
                     while data:
@@ -215,12 +215,12 @@ class _Unpacking:
 
 
 def _files_in_manifest(path: Path) -> Optional[int]:
-    """Return how many files follow the manifest, None if it is of something else.
+    """Return how many files follow the manifest, None if it is not a manifest.
 
     Raises
     ------
     DataError
-        If it is of a later release.
+        If its version is not supported.
     """
     manifest: Any = json.loads(path.read_bytes())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -228,9 +228,9 @@ def _files_in_manifest(path: Path) -> Optional[int]:
     version, files = manifest.get("version"), manifest.get("files")
     if version != FORMAT_VERSION:
         raise DataError(
-            f"has version {version!r} of the archive format; {FORMAT_VERSION} is known here",
+            f"has version {version!r} of the archive format; supported: {FORMAT_VERSION}",
             hint="update flashinfer-bench",
         )
     if not isinstance(files, int):
-        raise DataError("its manifest does not say how many files there are", field="files")
+        raise DataError("the manifest lacks the number of files", field="files")
     return files

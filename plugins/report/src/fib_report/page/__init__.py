@@ -1,7 +1,8 @@
-"""One self-contained HTML page about recorded results: no request leaves it, nothing is installed.
+"""A self-contained HTML page about recorded results; it makes no network requests.
 
-The results travel in it as compressed columns (`payload`, `logs`); its scripts, under ``script``,
-unpack them and make the tables and plots. What strangers wrote gets in as text only, on both sides.
+The page contains the results as compressed columns (`payload`); its scripts, under ``script``,
+unpack them and draw the tables and plots. Text from datasets is untrusted: Python and the scripts
+insert it as text only.
 """
 
 from fib_report.page.document import PageInfo, render_page

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fib_report.scores import Best
     from flashinfer_bench.data import TraceSet
 
-# In the order in which they build on one another.
+# In the order of their dependencies.
 SCRIPTS = (
     "dom",
     "data",
@@ -46,18 +46,18 @@ _VIEWS = ("leaderboard", "definitions", "solutions", "workloads", "evaluations",
 
 @dataclass(frozen=True)
 class PageInfo:
-    """What the head of the page says.
+    """The header of the page.
 
     Parameters
     ----------
     title : str
-        Its title.
+        The title of the page.
     dataset : str
         Where the results come from.
     generated : str
         When the page was made.
     command : str
-        What made it.
+        The command that made it.
     """
 
     title: str
@@ -77,18 +77,18 @@ def render_page(
     Parameters
     ----------
     results : sequence of Result
-        At most one for each solution, workload and device, as `latest_results` gives them.
+        At most one for each solution, workload and device, as `latest_results` returns them.
     info : PageInfo
-        What its head says.
+        Its header.
     coverage : sequence of DefinitionCoverage
-        What is missing, as `find_gaps` tells it; without it the page says nothing about that.
+        What is missing, as `find_gaps` returns it; without it the page has no coverage.
     trace_set : TraceSet, optional
         The dataset. Without it the page has no sources, no earlier evaluations and no rooflines.
 
     Returns
     -------
     str
-        An HTML document that needs no other file and asks for none.
+        A self-contained HTML document.
     """
     extras = Extras()
     data = page_data(results, coverage, extras, trace_set)
@@ -103,9 +103,9 @@ def render_page(
         element("main", _waiting(), id="view", tabindex="-1"),
         element("footer", f"Made by flashinfer-bench {__version__} at {info.generated}."),
         element("div", id="tip", hidden=True),
-        # What is there so far is shown while the browser still reads the rest.
+        # The browser shows what precedes this while it reads the rest.
         _packed("data", data),
-        # Unpacked when the first of them is asked for.
+        # Unpacked when first needed.
         _packed("logs", extras.logs.texts),
         _packed("shapes", extras.shapes.shapes),
         _packed("timings", extras.timings.texts),
@@ -117,7 +117,7 @@ def render_page(
 
 
 def as_document(title: str, body: Markup, script: str = "") -> str:
-    """Return an HTML document in the style of the page, which fetches nothing."""
+    """Return a self-contained HTML document in the style of the page."""
     document = element("html", _head(title, script), body, lang="en")
     return f"<!DOCTYPE html>\n{document}\n"
 
@@ -127,20 +127,20 @@ def _asset(name: str) -> str:
 
 
 def _script() -> str:
-    """Return all scripts as one, which leaves no name behind."""
+    """Return all scripts as one, without global names."""
     parts = "".join(_asset(f"script/{name}.js") for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 def _packed(name: str, data: object) -> Markup:
-    """Make an element that browsers neither show nor run."""
+    """Return a script element with packed data, which browsers neither show nor run."""
     return element("script", Markup(pack(data)), type="application/octet-stream", id=name)
 
 
 def _head(title: str, script: str) -> Markup:
     style = _asset("page.css")
-    # Nothing may be fetched and nothing may run but this very style and script: a second wall, in
-    # case a name in a dataset ever found a hole in the escaping.
+    # Allow this style and script only, and no requests: a second line of defence in case a name in
+    # a dataset gets past the escaping.
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -181,9 +181,7 @@ def _navigation(views: Sequence[str]) -> Markup:
 
 
 def _waiting() -> Markup:
-    needs = (
-        "The tables and plots of this page are made by its script, which your browser does not run."
-    )
+    needs = "This page needs JavaScript for its tables and plots, and your browser does not run it."
     return element(
         "section", element("p", "Unpacking …", class_="note"), element("noscript", needs)
     )
@@ -208,5 +206,5 @@ def _tiles(results: Sequence[Result], best: Sequence[Best]) -> Markup:
 
 
 def tile(label: str, value: str) -> Markup:
-    """Make a box with one number."""
+    """Return a box with one number."""
     return element("div", element("b", value), element("span", label), class_="tile")

@@ -1,7 +1,7 @@
-"""HTML and SVG elements from Python values; whatever is not an element is escaped.
+"""HTML and SVG elements from Python values; everything else is escaped.
 
-Names and logs in a dataset are written by strangers. A string can only get into the page as text or
-as the value of an attribute, because `element` escapes it; nothing else makes `Markup`.
+Names and logs in a dataset are untrusted. A string can only get into the page as text or as the
+value of an attribute, because `element` escapes it; nothing else makes `Markup`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _VOID = frozenset({"meta"})
-# What neither HTML nor a reader can use: controls other than tab and line breaks, and surrogates.
+# Controls other than tab and line breaks, and surrogates: not allowed in HTML.
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-# Marks that reorder the text around them; spelt out, as the scripts of the page do it.
+# Marks that reorder the text around them; written as code points, as in the page's scripts.
 _TURNING = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Markup(str):
-    """Text that is already HTML; made by this module only."""
+    """Text that is already HTML; only this module makes it."""
 
     __slots__ = ()
 
@@ -36,17 +36,17 @@ def escape(text: str) -> Markup:
 
 
 def element(tag: str, *children: Child, **attributes: Union[str, int, float, bool, None]) -> Markup:
-    """Make one element.
+    """Return one element.
 
     Parameters
     ----------
     tag : str
-        Its name.
+        Name of the element.
     *children
         Content: `Markup` as it is, strings escaped, numbers written out, None left out.
     **attributes
         A trailing underscore is dropped and others become hyphens (``class_``, ``data_tip``). True
-        stands alone; False and None leave the attribute out; floats get two decimals at most.
+        gives an attribute without a value; False and None omit it; floats get at most two decimals.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def element(tag: str, *children: Child, **attributes: Union[str, int, float, boo
 
 
 def join(children: Iterable[Child]) -> Markup:
-    """Put children one after the other, without an element around them."""
+    """Concatenate children without an element around them."""
     return Markup("".join(_child(child) for child in children))
 
 

@@ -1,7 +1,7 @@
-"""What a page shows, as plain columns that its script unpacks.
+"""The data of a page, as plain columns that its script unpacks.
 
-Names stand once and are referred to by their place, and numbers have five digits: together with
-compression that makes an evaluation cost some 30 bytes.
+Names are stored once and referred to by index, and numbers have five digits; with compression, an
+evaluation takes about 30 bytes.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def clip(text: str, width: int) -> str:
 
 
 def short_solution(name: str, definition: str, width: int = 34) -> str:
-    """Leave out of a solution's name the name of its definition, which is known where it stands."""
+    """Return a solution's name without that of its definition, which is shown next to it."""
     if definition in name and name != definition:
         name = name.replace(definition, "…", 1).strip("_-. ") or name
     return clip(name, width)
 
 
 def workload_labels(results: Sequence[Result]) -> dict[str, str]:
-    """Name each workload by the axes in which it differs from the others.
+    """Label each workload by the axes in which it differs from the others.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def workload_labels(results: Sequence[Result]) -> dict[str, str]:
 
 
 def _varying(axes: Sequence[Mapping[str, int]]) -> list[str]:
-    """Choose as few axes as tell as many workloads apart as all axes together do."""
+    """Return few axes that distinguish as many workloads as all axes do."""
     chosen: list[str] = []
     apart = 1
     for name in dict.fromkeys(name for values in axes for name in values):
@@ -95,7 +95,7 @@ def _axes_label(axes: Mapping[str, int], names: Sequence[str]) -> str:
 
 
 def ratio_label(value: float) -> str:
-    """Return a ratio as it is read: ``2×``, ``0.52×``, ``1/250×``."""
+    """Return a ratio as text: ``2×``, ``0.52×``, ``1/250×``."""
     if value < 0.01:
         return f"1/{1 / value:,.0f}×"
     return f"{value:,.0f}×" if value >= 100.0 else f"{value:.3g}×"
@@ -107,12 +107,12 @@ _NAMES = {"sm": "SM clock", "idle sm": "SM clock when idle", "memory": "memory c
 
 
 def timing_lines(timing: Mapping[str, Any]) -> str:
-    """Return the outcome of the stopping rule, and a line for each watcher; empty if not told.
+    """Return how the stopping rule ended, and a line for each watcher; empty if not recorded.
 
     Parameters
     ----------
     timing : mapping
-        As ``provenance.timing`` of a trace; whatever is in it, a text comes out.
+        ``provenance.timing`` of a trace; unexpected content is tolerated.
     """
     lines = []
     for name in ("ended_by", "outcome"):
@@ -160,16 +160,16 @@ def _share(value: Any) -> str:
 
 
 POINTS = 32
-"""Most points of a shape."""
+"""Maximum number of points of a shape."""
 
 TOP = 255
 """The highest level; the lowest is 0."""
 
 SHAPES_BYTES = 400_000
-"""Compressed size of all shapes from which on none is taken along."""
+"""Compressed size of all shapes beyond which no more are added."""
 
 _MOST = 1e300
-_ZERO = 48  # the character of a step of 0: small steps are printable ones, of one byte each
+_ZERO = 48  # code of a step of 0, so that small steps are printable and take one byte
 
 
 class Shape(NamedTuple):
@@ -178,10 +178,10 @@ class Shape(NamedTuple):
     Attributes
     ----------
     low, high : float
-        The least and the greatest sample, in milliseconds.
+        The smallest and the largest sample, in milliseconds.
     steps : str
-        A character for each point, in ascending order: 48 more than how many levels it is above the
-        one before; the first is above 0.
+        One character for each point, in ascending order: its code is 48 plus the number of levels
+        above the previous point, or above 0 for the first.
     """
 
     low: float
@@ -192,7 +192,7 @@ class Shape(NamedTuple):
 def shape_of(samples: Sequence[float]) -> Optional[Shape]:
     """Return the shape of some samples; None if there are none.
 
-    Up to 32 samples are kept one by one, of more the quantiles at 0, 1/31, … 1.
+    Up to 32 samples are kept as they are; more are reduced to the quantiles at 0, 1/31, … 1.
 
     Parameters
     ----------
@@ -221,12 +221,12 @@ def _level(value: float, low: float, high: float) -> int:
 
 
 def _is_logarithmic(low: float, high: float) -> bool:
-    """Return whether the quotient of both ends is a number; else levels are linear."""
+    """Return whether levels are logarithmic: the ratio of both ends is a finite number."""
     return low > 0 and high / low < _MOST
 
 
 class ShapeBook:
-    """Collects shapes, and stops where the page would get too large.
+    """Collects shapes until the page would get too large.
 
     Parameters
     ----------
@@ -240,32 +240,32 @@ class ShapeBook:
         self._compressor = zlib.compressobj(6)
 
     def add(self, samples: Sequence[float]) -> int:
-        """Take the shape of some samples along; add those that matter most first.
+        """Add the shape of some samples; the most important ones should come first.
 
         Returns
         -------
         int
-            Its place in `shapes`; -1 if there are no samples, or there is no room.
+            Its index in `shapes`; -1 if there are no samples or no room.
         """
         shape = shape_of(samples) if self._used < self._most else None
         if shape is None:
             return -1
         text = f'[{shape.low:.5g},{shape.high:.5g},"{shape.steps}"],'
         self._used += len(self._compressor.compress(text.encode("utf-8")))
-        if len(self.shapes) % 64 == 63:  # now and then: each flush costs room that is not used
+        if len(self.shapes) % 64 == 63:  # not each time, because a flush makes the data larger
             self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
         self.shapes.append(shape)
         return len(self.shapes) - 1
 
 
 WHOLE = 4_000
-"""Characters of a log that is taken along as it is; of a longer one both ends are."""
+"""Longest log that is kept as it is, in characters; of longer ones both ends are kept."""
 
 FULL_BYTES = 950_000
-"""Compressed size of all logs from which on only their last lines are taken along."""
+"""Compressed size of all logs beyond which only the last lines of logs are added."""
 
 MOST_BYTES = 1_050_000
-"""Compressed size of all logs from which on none is taken along."""
+"""Compressed size of all logs beyond which no more are added."""
 
 _TAIL = 200
 _ROW = 400
@@ -273,7 +273,7 @@ _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 
 
 class LogBook:
-    """Collects logs, each different one once, and stops where the page would get too large.
+    """Collects logs without duplicates until the page would get too large.
 
     Parameters
     ----------
@@ -287,22 +287,22 @@ class LogBook:
         self.texts: list[str] = []
         self._places: dict[str, int] = {}
         self._full, self._most, self._whole = full_bytes, most_bytes, whole
-        # A running compressor tells what a log really costs: most repeat what others say.
+        # A running compressor measures what a log adds; most logs are similar to others.
         self._compressor = zlib.compressobj(6)
         self._used = 0
 
     def add(self, log: str) -> int:
-        """Take a log along.
+        """Add a log.
 
         Parameters
         ----------
         log : str
-            A log; add those that matter most first.
+            A log; the most important ones should come first.
 
         Returns
         -------
         int
-            Its place in `texts`; -1 if it is empty or there is no room for it.
+            Its index in `texts`; -1 if it is empty or there is no room.
         """
         log = log.strip()
         if not log:
@@ -322,20 +322,20 @@ class LogBook:
 
 
 def excerpt(log: str, length: int = WHOLE) -> str:
-    """Keep both ends of a long log: the beginning says what ran, the end what went wrong.
+    """Shorten a log to its two ends: the beginning says what ran, the end what went wrong.
 
     Parameters
     ----------
     log : str
-        A log. Colour codes are dropped from it.
+        A log; its colour codes are dropped.
     length : int
         Characters to keep.
 
     Returns
     -------
     str
-        The log, with the number of characters that were left out in their place; so are the middles
-        of very long lines.
+        The log, with a note where characters were left out; very long lines are shortened in the
+        same way.
     """
     log = _COLOUR.sub("", log)
     if len(log) > length:
@@ -353,23 +353,23 @@ def _shorter(row: str) -> str:
     return f"{row[:half]} … {len(row) - 2 * half:,} characters left out … {row[-half:]}"
 
 
-_CORNERS = 240  # of a curve; a screen shows no more
+_CORNERS = 240  # of a curve; screens show no more
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 _TIMINGS_BYTES = 150_000
 _SETTINGS_BYTES = 60_000
 _SOURCES_BYTES = 220_000
-"""Compressed size of all timings, settings or sources from which on no more are taken along."""
+"""Compressed size of all timings, settings or sources beyond which no more are added."""
 
 _LONGEST_SOURCE = 60_000
-_MOST_ROWS = 12_000  # of evaluations, old ones included
+_MOST_ROWS = 12_000  # evaluations, including earlier ones
 _LEAST_OLD = 2_000
 
 
 @dataclass
 class Extras:
-    """What a page takes along as far as there is room, and unpacks when it is asked for.
+    """Data that is added as far as there is room, and that the page unpacks when needed.
 
     Attributes
     ----------
@@ -378,11 +378,11 @@ class Extras:
     shapes : ShapeBook
         Distributions of samples; those of the best solutions come first.
     timings, settings : LogBook
-        What is told of how samples were taken, and with which settings and versions.
+        How samples were taken, and with which settings and versions.
     sources : LogBook
         The files of solutions.
     files : dict of int to list
-        For the place of a solution its files: path, and place in `sources`.
+        By index of a solution, the path and the index in `sources` of each of its files.
     """
 
     logs: LogBook = field(default_factory=LogBook)
@@ -396,7 +396,7 @@ class Extras:
 
 
 class _Places(dict["tuple[str, ...]", int]):
-    """Gives each new key the next place."""
+    """Assigns the next index to each new key."""
 
     def __missing__(self, key: tuple[str, ...]) -> int:
         self[key] = len(self)
@@ -409,23 +409,23 @@ def page_data(
     extras: Optional[Extras] = None,
     trace_set: Optional[TraceSet] = None,
 ) -> dict[str, Any]:
-    """Return everything but what is unpacked later.
+    """Return the data of a page, except what is unpacked later.
 
     Parameters
     ----------
     results : sequence of Result
-        At most one for each solution, workload and device, as `latest_results` gives them.
+        At most one for each solution, workload and device, as `latest_results` returns them.
     coverage : sequence of DefinitionCoverage
-        What is missing, if the page is to say so.
+        What is missing, for the page's coverage view.
     extras : Extras, optional
-        Takes the rest.
+        Receives what is unpacked later.
     trace_set : TraceSet, optional
         The dataset: for sources, earlier evaluations, bytes and operations.
 
     Returns
     -------
     dict
-        Of plain values, without infinities: these are written ``"inf"`` and ``"nan"``.
+        Plain values; ``"inf"`` and ``"nan"`` stand for numbers that JSON lacks.
     """
     extras = extras if extras is not None else Extras()
     names = {name: natural_order(name) for name in {result.definition for result in results}}
@@ -486,7 +486,7 @@ def page_data(
 
 
 def _older(latest: Sequence[Result], trace_set: Optional[TraceSet]) -> list[Result]:
-    """Return earlier evaluations of the same solutions, the most recent ones."""
+    """Return the most recent earlier evaluations of the same solutions."""
     if trace_set is None or not latest:
         return []
     known = {_moment(one) for one in latest}
@@ -509,7 +509,7 @@ _VARYING_EXTRA = {"rotation_seed", "reference_calls", "timed_checks"}
 
 
 def setting_facts(trace: Any, libs: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return names and values of what a run was made with: settings, seed, versions, clocks."""
+    """Return names and values of a run's settings, seed, versions and clocks."""
     how = trace.evaluation.provenance
     told = how.model_dump(exclude_none=True, exclude=_VARYING) if how is not None else {}
     extra = how.extra if how is not None else {}
@@ -535,7 +535,7 @@ _MOST_NAMED = 3
 def _facts(
     results: Sequence[Result], settings: Sequence[list[tuple[str, str]]]
 ) -> list[tuple[str, str]]:
-    """Return what the head of the page says of all evaluations: where, when and with what."""
+    """Return the facts in the page's header: dates, devices, versions, drivers and seeds."""
     found: dict[str, Counter[str]] = {"device": Counter(one.hardware for one in results)}
     for one in settings:
         for name, value in one:
@@ -552,7 +552,7 @@ def _facts(
 
 
 def _limits(results: Sequence[Result], rooflines: Rooflines) -> dict[str, list[Any]]:
-    """Return the limit of each result in milliseconds, and what sets it."""
+    """Return the limit of each result in milliseconds, and what it is limited by."""
     found = [rooflines.of(one) for one in results]
     return {
         "limit": [(one and one.work.basis != SOME and one.limit_ms) or None for one in found],
@@ -563,7 +563,7 @@ def _limits(results: Sequence[Result], rooflines: Rooflines) -> dict[str, list[A
 def _files(
     trace_set: TraceSet, solutions: Iterable[tuple[str, ...]], sources: LogBook
 ) -> dict[int, list[tuple[str, int]]]:
-    """Return the files of each solution by its place, with their places among the sources."""
+    """Return paths and indices in `sources` of each solution's files, by index of the solution."""
     known = {(d, one.name): one for d, some in trace_set.solutions.items() for one in some}
     return {
         index: [(str(one.path), sources.add(one.content)) for one in known[key[0], key[1]].sources]
@@ -628,7 +628,7 @@ def _samples(
     scores: Sequence[SolutionScore],
     extras: Extras,
 ) -> dict[str, list[int]]:
-    """Return the places of distributions, of dropped samples, and of what is told of timings."""
+    """Return the indices of each result's distribution, dropped samples and timing facts."""
     keys = [(one.definition, one.hardware, one.timer, one.cache, one.solution) for one in scores]
     places = {key: number for number, key in enumerate(keys)}
     firsts: dict[tuple[str, ...], int] = {}
@@ -638,7 +638,7 @@ def _samples(
     order: list[tuple[int, int]] = []
     for index, one in enumerate(results):
         key = (one.definition, one.hardware, *one.conditions, one.solution)
-        if one.passed:  # by the place of its solution in its ranking: the best of each come first
+        if one.passed:  # by the rank of its solution, so that the best of each ranking come first
             order.append((places[key] - firsts[key[:-1]], index))
     for _, index in sorted(order):
         told = details[index]
@@ -650,7 +650,7 @@ def _samples(
 
 
 def _overview(results: Sequence[Result]) -> dict[str, Any]:
-    """Return ratings and curves of authors; apart for each timer and cache mode."""
+    """Return ratings and curves of authors, separately for each timer and cache mode."""
     groups: dict[Conditions, list[Result]] = {}
     for (_, conditions), group in split_by_setting(results).items():
         groups.setdefault(conditions, []).extend(group)
@@ -679,7 +679,7 @@ def _key(score: SolutionScore) -> tuple[str, ...]:
 
 
 def _thinned(curve: Curve) -> Curve:
-    """Leave out corners, but never the first, those next to 1, or the last."""
+    """Drop corners of a curve, but never the first, those next to 1, or the last."""
     step = math.ceil(len(curve) / _CORNERS)
     return [
         corner
@@ -694,7 +694,7 @@ def _around_one(curve: Curve, index: int) -> bool:
 
 
 def pack(data: Any) -> str:
-    """Return `data` as JSON, deflated and in base64: letters that no page can mistake for markup.
+    """Return `data` as deflated JSON in base64, which contains no markup.
 
     Parameters
     ----------
@@ -706,7 +706,7 @@ def pack(data: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or type(value) is int:  # most of all values
+    if value is None or type(value) is int:  # most values
         return value
     if isinstance(value, float):
         return _rounded(value) if math.isfinite(value) else str(value)
@@ -721,4 +721,4 @@ def _plain(value: Any) -> Any:
 
 def _rounded(value: float) -> float:
     shorter = float(f"{value:.5g}")
-    return shorter if math.isfinite(shorter) else value  # the very largest would round to infinity
+    return shorter if math.isfinite(shorter) else value  # the largest floats round to infinity

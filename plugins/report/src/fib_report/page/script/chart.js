@@ -1,4 +1,4 @@
-// What every drawing has: scales, grids, colours, legends. Drawings fit the width that there is.
+// Shared parts of all drawings: scales, grids, colours, legends. Drawings fit the available width.
 
 const COLOURS = 8;
 const colour = (index) => (index < COLOURS ? `c${index + 1}` : "c0");
@@ -14,7 +14,7 @@ const niceStep = (rough) => {
   return [1, 2, 2.5, 5, 10].map((factor) => factor * unit).find((step) => step >= rough * 0.999);
 };
 
-// From the last of these ticks below all values to the first above them.
+// Ticks from the last one below all values to the first one above them.
 const ticksAround = (low, high, factors) => {
   const ticks = [];
   for (let exponent = Math.floor(Math.log10(low)); exponent <= Math.ceil(Math.log10(high)); exponent++) {
@@ -32,7 +32,7 @@ const decades = (low, high) => {
   return ticks.filter((_, index) => index % stride === 0);
 };
 
-// Positive quantities: logarithmic if they differ more than tenfold, else from zero.
+// Positive quantities: logarithmic if they differ more than tenfold, otherwise from zero.
 const quantityAxis = (values, start, end) => {
   const kept = values.filter((value) => value > 0 && Number.isFinite(value));
   const low = Math.min(...kept), high = Math.max(...kept);
@@ -69,7 +69,7 @@ const acrossGrid = (axis, left, right, write) => axis.ticks.map((tick) => [
 const drawing = (width, height, description, ...parts) => make(
   "svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": description }, ...parts);
 
-// A figure whose drawing is made anew whenever its width changes.
+// A figure that is redrawn whenever its width changes.
 const figure = (title, note, draw, ...around) => {
   const place = make("div", { class: "drawing" });
   const box = make("figure", {}, make("figcaption", {}, make("h3", {}, title), note && make("p", { class: "note" }, note)),
@@ -94,7 +94,7 @@ const legend = (entries, hidden, changed) => make("ul", { class: "legend" }, ent
     changed(entry.key);
   };
   const button = make("button", { type: "button", "aria-pressed": "true", onclick: flip }, content);
-  button.series = entry.key; // as it is: an attribute would hold it cleaned
+  button.series = entry.key; // a property, because attributes hold escaped text
   return make("li", { "data-tip": entry.tip }, button);
 }));
 

@@ -1,4 +1,4 @@
-// Source files with simple highlighting, and the difference of two files.
+// Source files with simple highlighting, and differences of two files.
 
 const WORDS = new Set((
   "and as assert async await auto bool break case catch char class const constexpr continue def default del do double elif else enum "
@@ -13,7 +13,7 @@ const PIECES = {
   python: /(?<comment>#[^\n]*)|(?<string>"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?<word>[A-Za-z_]\w*)|(?<figure>\b\d[\w.]*)/g,
 };
 
-const MOST_COLOURED = 40_000; // characters; beyond that a file is shown plain
+const MOST_COLOURED = 40_000; // characters; larger files are not highlighted
 
 const highlighted = (text, path) => {
   if (text.length > MOST_COLOURED) return [text];
@@ -33,7 +33,7 @@ const codeBlock = (text, path) => make("pre", { class: "code", tabindex: "0", "a
 
 const MOST_CELLS = 4_000_000; // of the table of longest common subsequences
 
-// [[sign, line], …]: " " is in both, "-" in the first only, "+" in the second only.
+// [[sign, line], …]: " " for lines in both, "-" in the first only, "+" in the second only.
 const differenceOf = (first, second) => {
   let start = 0;
   while (start < Math.min(first.length, second.length) && first[start] === second[start]) start++;

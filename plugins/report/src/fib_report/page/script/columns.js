@@ -1,4 +1,4 @@
-// Links, marks and columns that several views have.
+// Links, marks and columns that several views share.
 
 const hrefOf = (view, names = [], query = {}) => {
   const words = new URLSearchParams(query).toString();
@@ -14,16 +14,16 @@ const evaluationHref = (run) => hrefOf("evaluation", [run.solution, run.uuid], {
 const evaluationLink = (run, text) => linkTo(evaluationHref(run), make("span", {}, text));
 const openRun = (run) => go(evaluationHref(run));
 
-const outcome = (status, text) => make("span", { class: "outcome" }, make("span", { class: `mark ${statusClass(status)}` }), text);
+const statusMark = (status, text) => make("span", { class: "status" }, make("span", { class: `mark ${statusClass(status)}` }), text);
 
 const DOUBTS = {
-  disputed: "the judge doubts this latency, so it is not ranked",
-  tied: "95% intervals overlap, so which is faster is not known",
-  replayable: "all calls have the same inputs or results, so an answer may come from memory",
-  loose: "right within 0.01, but not within what suits the dtypes (--tolerance dtype)",
+  disputed: "the judge measured a longer time than the worker’s timer, so this latency is not ranked",
+  tied: "95% intervals overlap, so it is not known which is faster",
+  replayable: "all calls have the same inputs or results, which a solution could remember",
+  loose: "passed within 0.01, would fail with --tolerance dtype",
 };
 
-// What stands beside every number that it is about: [[name, why], …].
+// The marks next to a number: [[name, why], …].
 const marksOf = (one) => Object.entries(DOUBTS).filter(([name]) => one[name])
   .map(([name, why]) => [name === "loose" ? "loose tolerance" : name, why]);
 const partOf = (one, name) => (typeof one === "number" && name > 1 ? ` on ${one} of ${name}` : "");
@@ -32,7 +32,7 @@ const marks = (one) => marksOf(one).map(([name, why]) => {
   return [" ", make("span", { class: `tag ${name.split(" ")[0]}`, "data-tip": `${name}${partOf(count, one.workloads)}: ${why}` }, name)];
 });
 
-// A figure with its interval and its marks, which go wherever it goes.
+// A figure with its interval and its marks.
 const figureWith = (text, one) => make("span", {}, text, marks(one));
 const latencyText = (run) => duration(run.latency) + plusMinus(run.latency, run.interval);
 const scoreLatency = (score) => (score ? duration(score.mean_latency_ms) + plusMinus(score.mean_latency_ms, score.interval_ms) : "–");
@@ -46,13 +46,13 @@ const limitColumn = (data, value, tip, help) => (data.hasShares
   ? [{ name: "Of limit", numeric: true, value, show: (one) => limitShare(value(one)), tip, descending: true, help,
     csv: [["share_of_limit", value]] }] : []);
 
-// "≥" where only a part of the bytes is known.
+// "≥" if only a part of the bytes is known.
 const atLeast = (run, text) => `${run.basis === "some sizes" ? "≥ " : ""}${text}`;
 const bandwidthText = (run) => (run?.gbps ? atLeast(run, digits(run.gbps)) : "–");
 
 const rateColumns = (data) => [
   ...limitColumn(data, (r) => r.share, (r) => r.share && `limit ${duration(r.limit)}, ${BOUNDS[r.bound]}`,
-    "Share of the limit: the shortest possible time on this device, as calibrated, over the latency. More than 100%: the calibration was too low"),
+    "The shortest possible time on this device, according to ‘fib calibrate’, over the latency. Above 100% the calibration is too low"),
   ...(data.hasBytes ? [{ name: "GB/s", numeric: true, wide: true, value: (r) => r.gbps, descending: true, help: "Bytes to move over the latency",
     show: (r) => bandwidthText(r), tip: (r) => r.gbps && `${scaled(r.bytes, "B")}. ${BASES[r.basis]}` }] : []),
   ...(data.hasOperations ? [{ name: "TFLOP/s", numeric: true, wide: true, value: (r) => r.tflops, descending: true,
@@ -60,7 +60,7 @@ const rateColumns = (data) => [
     show: (r) => (r.tflops ? digits(r.tflops) : "–"), tip: (r) => r.operations && scaled(r.operations, " operations") }] : []),
 ];
 
-const scoreOutcome = (score) => {
+const scoreStatus = (score) => {
   const worst = Object.keys(score.statuses).pop() ?? "";
   return [worst, score.passed && score.passed < score.workloads ? `${score.workloads - score.passed} failed` : statusLabel(worst)];
 };
@@ -69,7 +69,7 @@ const scoreTip = (score) => score && rowsOf([
   score.interval_ms && `geometric mean: ${duration(score.mean_latency_ms)}, 95% interval ${range(score.interval_ms, duration)}`,
   score.without_interval ? `no interval on ${score.without_interval} of ${score.passed} workloads` : "",
   score.dropped ? `${score.dropped} of ${score.samples} samples dropped` : "",
-  score.references.before ? `reference timed before, not beside, on ${score.references.before} workloads` : "",
+  score.references.before ? `reference timed separately on ${score.references.before} workloads` : "",
 ]);
 
 const scoreColumns = (data, withDefinition) => [
@@ -82,8 +82,8 @@ const scoreColumns = (data, withDefinition) => [
   ...deviceColumn(data, (s) => s.hardware),
   ...(data.mixed ? [{ name: "Timed by", value: (s) => s.timed, wide: true }] : []),
   { name: "Rank", numeric: true, value: rankOf, show: (s) => s.rank ?? "–",
-    help: "By latency, among those that passed everywhere; equal where the intervals overlap" },
-  { name: "Outcome", value: (s) => scoreOutcome(s)[1], show: (s) => outcome(...scoreOutcome(s)), wide: true,
+    help: "By latency, for solutions that passed everywhere; shared if the 95% intervals overlap" },
+  { name: "Status", value: (s) => scoreStatus(s)[1], show: (s) => statusMark(...scoreStatus(s)), wide: true,
     tip: (s) => Object.entries(s.statuses).map(([name, count]) => `${statusLabel(name)}: ${count}`).join("\n") },
   { name: "Passed", numeric: true, value: (s) => s.passed, show: (s) => `${s.passed}/${s.workloads}`, descending: true, wide: true },
   { name: "Latency", numeric: true, value: (s) => s.mean_latency_ms, show: (s) => figureWith(scoreLatency(s), s), tip: scoreTip,
@@ -106,8 +106,8 @@ const samplesText = (run) => {
 };
 
 const RUN_COLUMNS = {
-  outcome: () => [{ name: "Outcome", value: (r) => r.status, search: (r) => `${statusLabel(r.status)} ${r.status}`, class: "result",
-    show: (r) => linkTo(evaluationHref(r), outcome(r.status, statusLabel(r.status))) }],
+  status: () => [{ name: "Status", value: (r) => r.status, search: (r) => `${statusLabel(r.status)} ${r.status}`, class: "result",
+    show: (r) => linkTo(evaluationHref(r), statusMark(r.status, statusLabel(r.status))) }],
   definition: () => [{ name: "Definition", value: (r) => r.definition, show: (r) => definitionLink(r.definition), class: "name", wide: true }],
   solution: () => [{ name: "Solution", value: (r) => r.solution, show: (r) => solutionLink(r.solution), class: "name" }],
   workload: () => [{ name: "Workload", value: (r) => r.label, class: "load", search: (r) => `${r.label} ${r.uuid}`, tip: (r) => r.uuid,
@@ -118,7 +118,7 @@ const RUN_COLUMNS = {
     help: "Median of the samples, with its 95% interval", csv: [...endsCsv("latency_ms", (r) => r.latency, (r) => r.interval), marksCsv] }],
   rates: rateColumns,
   samples: () => [{ name: "Samples", numeric: true, wide: true, value: (r) => r.samples, descending: true, show: samplesText,
-    help: "Timed calls; in brackets those that do not count, since the device was slowed down", tip: (r) => r.rule }],
+    help: "Timed calls; in brackets the dropped ones, during which the device was throttled or busy", tip: (r) => r.rule }],
   speedup: () => [{ name: "Speed-up", numeric: true, wide: true, value: (r) => r.speedup, descending: true,
     tip: (r) => r.speedupInterval && range(r.speedupInterval, ratio),
     show: (r) => `${ratio(r.speedup)}${plusMinus(r.speedup, r.speedupInterval)}`, help: "Over the reference, with its 95% interval",
@@ -130,7 +130,7 @@ const RUN_COLUMNS = {
 const runColumns = (data, names) => names.split(" ").flatMap((name) => RUN_COLUMNS[name](data));
 
 const runChoices = [
-  { name: "Outcome", value: (r) => r.status, label: statusLabel },
+  { name: "Status", value: (r) => r.status, label: statusLabel },
   { name: "Author", value: (r) => r.author },
   { name: "Device", value: (r) => r.device },
 ];

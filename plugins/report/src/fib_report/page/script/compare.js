@@ -1,8 +1,8 @@
-// Two runs side by side. A run is what was evaluated without a longer pause.
+// Two runs side by side. A run is a series of evaluations without a long pause.
 
 const PAUSE_MS = 30 * 60_000;
 
-// [{label, runs}], the latest first. Evaluations without a date are left out.
+// [{label, runs}], the latest first, without evaluations that have no date.
 const runsApart = (all) => {
   const dated = all.map((run) => [Date.parse(`${run.time.replace(" ", "T")}Z`), run]).filter(([at]) => !Number.isNaN(at)).sort((a, b) => a[0] - b[0]);
   const found = [];
@@ -62,7 +62,7 @@ const compareTable = (data, before, after, route) => {
 
 const compareView = (data, route) => {
   const runs = runsApart(data.all);
-  if (runs.length < 2) return make("p", { class: "note" }, "All evaluations are of one run, so there is nothing to compare.");
+  if (runs.length < 2) return make("p", { class: "note" }, "There is only one run, so there is nothing to compare.");
   const chosen = { before: runs.find((one) => one.key === route.query.get("before")) ?? runs[1],
     after: runs.find((one) => one.key === route.query.get("after")) ?? runs[0] };
   const content = make("div");
@@ -73,6 +73,6 @@ const compareView = (data, route) => {
     show();
   }, chosen[side].key);
   show();
-  return [make("p", { class: "note" }, "A run is all that was evaluated without a pause of half an hour. Slower and faster: the 95% intervals do not overlap, otherwise ambiguous. ‘fib compare’ measures such differences properly."),
+  return [make("p", { class: "note" }, "Evaluations less than half an hour apart belong to the same run. Slower and faster: the 95% intervals do not overlap; otherwise ambiguous. Use ‘fib compare’ to measure such differences."),
     make("p", { class: "controls" }, pick("before", "Before"), pick("after", "After")), content];
 };

@@ -1,8 +1,8 @@
-// The fast_p curves, and the bars that show what became of the evaluations.
+// The fast_p curves, and the bars with the statuses of evaluations.
 
 const shareFrom = (curve, p) => curve.filter(([corner]) => corner <= p).pop()[1];
 
-// The curve of some speed-ups: the share of tasks solved and more than p times as fast.
+// The fast_p curve of speed-ups: the share of tasks that were solved more than p times as fast.
 const curveOf = (speedups, tasks) => {
   const ordered = [...speedups].sort((a, b) => a - b);
   const corners = [[0, ordered.length / tasks]];
@@ -35,7 +35,7 @@ const drawCurves = (series, width) => {
     label((left + right) / 2, bottom + 36, "p: speed-up over the reference", "middle"));
 };
 
-// curves: [[name, curve]], the best first. Null if nobody solved anything.
+// curves: [[name, curve]], the best first. Null if no task was solved.
 const fastpFigure = (curves, whose, short = (name) => name) => {
   const solved = curves.filter(([, curve]) => curve[0][1] > 0);
   const idle = curves.filter(([, curve]) => curve[0][1] === 0).map(([name]) => name);
@@ -47,7 +47,7 @@ const fastpFigure = (curves, whose, short = (name) => name) => {
   const others = series.slice(COLOURS).map(({ name }) => name);
   if (others.length) entries.push({ class: "c0", name: counted(others.length, "other"), tip: others.slice(0, 20).join("\n") });
   if (idle.length) entries.push({ class: "c0", name: `${counted(idle.length, whose)} solved nothing`, tip: idle.slice(0, 20).join("\n") });
-  const note = "Share of all tasks solved correctly and more than p times as fast as the reference. The legend has the share at p = 1.";
+  const note = "Share of all tasks that were solved more than p times as fast as the reference. The legend shows the share at p = 1.";
   const made = figure("Solved and faster than the reference (fast_p)", note, (width) => [drawCurves(series, width)]);
   made.element.append(legend(entries));
   return made.element;
@@ -68,7 +68,7 @@ const drawBars = (rows, width) => {
     let x = left;
     const bars = countStatuses(runs).map(([status, count]) => {
       const size = ((right - left) * count) / runs.length;
-      // A gap of two pixels tells neighbours apart even where their colours do not.
+      // A gap of two pixels separates neighbours whose colours are similar.
       const bar = make("rect", { x, y, width: Math.max(size - 2, 1), height: 16, rx: 2, class: statusClass(status),
         "data-tip": rowsOf([name, `${statusLabel(status)}: ${count} of ${runs.length}`]) });
       x += size;
@@ -78,11 +78,11 @@ const drawBars = (rows, width) => {
       clip(name, Math.floor((left - 12) / 7.8)));
     return [shown, bars, label(right + 8, y + 12, runs.length.toLocaleString("en"))];
   });
-  return drawing(width, step * rows.length + 6, "Share of evaluations by outcome", parts);
+  return drawing(width, step * rows.length + 6, "Share of evaluations by status", parts);
 };
 
-// What became of the evaluations, the largest group on top.
-const outcomesFigure = (runs, key, title, what = "evaluations") => {
+// The statuses of evaluations, the largest group on top.
+const statusesFigure = (runs, key, title, what = "evaluations") => {
   const groups = [...grouped(runs, key)].sort((a, b) => b[1].length - a[1].length || collator.compare(a[0], b[0]));
   const rows = groups.slice(0, BARS);
   const rest = groups.slice(BARS);

@@ -1,4 +1,4 @@
-// Unpacking what the page carries.
+// Unpacking the data of the page.
 
 const unpack = async (id) => {
   const letters = atob(document.getElementById(id).textContent);
@@ -14,10 +14,10 @@ const number = (value) => {
   return value === "nan" ? NaN : value === "-inf" ? -Infinity : Infinity;
 };
 
-// What has to be the same for latencies to be compared; failures have no timer.
+// Latencies can be compared if these are the same; failures have no timer.
 const timedLabel = (timer, cache) => [timer || "unknown timer", cache].filter(Boolean).join(" ");
 
-// The points of a distribution in milliseconds: steps of levels between the least and the greatest.
+// The points of a distribution in milliseconds, from steps between the smallest and the largest.
 const POINT_LEVELS = 255;
 const pointsOf = ([low, high, steps]) => {
   let level = 0;
@@ -71,19 +71,19 @@ const geometricMean = (values) => (values.length && values.every((value) => valu
 // Latencies can only be compared where these are the same.
 const settingOf = (device, timed) => JSON.stringify([device, timed]);
 
-// An element of the page that is unpacked when it is first asked for.
+// An element of the page that is unpacked when first needed.
 const lazily = (id, change = (found) => found) => {
   let found = null;
   return () => { found ??= unpack(id).then(change); return found; };
 };
 
-// How close a solution comes to the limit, over all its workloads; null unless all are known.
+// Share of the limit of a solution over all its workloads; null unless all are known.
 const meanShare = (runs) => {
   const passed = runs.filter((run) => run.passed);
   return passed.every((run) => run.share) ? geometricMean(passed.map((run) => run.share)) : null;
 };
 
-// Which columns there is something for.
+// Which columns have values.
 const knownOf = (runs) => ({ hasShares: runs.some((run) => run.share), hasBytes: runs.some((run) => run.gbps),
   hasOperations: runs.some((run) => run.tflops) });
 

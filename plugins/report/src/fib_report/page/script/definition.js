@@ -28,8 +28,8 @@ const onDevice = (data, name, [device, timed], route) => {
   const curves = () => fastpFigure(definitionCurves(runs, scores), "solution", (solution) => shorts.get(solution));
   const drawn = runs.some((run) => run.passed)
     ? make("div", { class: "pair" }, scatterFigure(runs, scores), rooflineFigure(runs, scores), curves(),
-      outcomesFigure(runs, (run) => run.solution, "Outcomes by solution"))
-    : make("p", { class: "note" }, "No solution passed, so there is nothing to draw.");
+      statusesFigure(runs, (run) => run.solution, "Statuses by solution"))
+    : make("p", { class: "note" }, "No solution passed, so there are no plots.");
   const here = { ...data, several: false, mixed: false, ...knownOf(runs) };
   return [
     make("p", { class: "note" }, [device, runs.some((run) => run.passed) && timed !== timedLabel("", "") && `timed by ${timed}`,
@@ -42,14 +42,14 @@ const onDevice = (data, name, [device, timed], route) => {
     make("h3", {}, "Workloads"), workloadsTable(here, runs, route, "w.", false),
     make("h3", {}, "Evaluations"),
     new Table({ label: "evaluations", noun: "evaluation", rows: runs, route, choices: [runChoices[0], { name: "Solution", value: (r) => r.solution }],
-      columns: runColumns(here, "outcome solution workload latency rates speedup samples time") }).element,
+      columns: runColumns(here, "status solution workload latency rates speedup samples time") }).element,
   ];
 };
 
 const definitionView = (data, route) => {
   const [name] = route.names;
   if (!data.byDefinition.has(name)) return unknown("definition", name);
-  // Results of different timers are never in one plot.
+  // Plots never mix results of different timers.
   const ways = [...grouped(data.scoresByDefinition.get(name), (score) => settingOf(score.hardware, score.timed)).values()]
     .map(([score]) => [score.hardware, score.timed]);
   const timers = new Set(ways.map(([, timed]) => timed)).size;

@@ -8,7 +8,7 @@ const facts = (pairs) => make("dl", {}, pairs
 
 const axesText = (run) => Object.entries(run.axes).map(([name, value]) => `${name}=${value}`).join(" ");
 
-// Evaluations with how each differs from the one before it, of the same workload and timer.
+// Evaluations with the change from the previous one with the same workload and timer.
 const withChanges = (runs) => {
   const last = new Map();
   const changed = [...runs].sort((a, b) => (a.time < b.time ? -1 : a.time > b.time ? 1 : 0)).map((run) => {
@@ -22,7 +22,7 @@ const withChanges = (runs) => {
 const overlap = (one, other) => !one || !other || (one[0] <= other[1] && other[0] <= one[1]);
 
 const historyColumn = { name: "Change", numeric: true, wide: true, value: (r) => r.change,
-  help: "Latency over that of the evaluation before; ≈ where the 95% intervals overlap",
+  help: "Latency over that of the previous evaluation; ≈ if the 95% intervals overlap",
   show: (r) => (r.change ? `${r.changeInDoubt ? "≈ " : ""}${ratio(r.change)}` : "–") };
 
 // ------------------------------------------------------------------------------- solution
@@ -30,17 +30,17 @@ const historyColumn = { name: "Change", numeric: true, wide: true, value: (r) =>
 const sourceParts = async (data, run, other) => {
   const { files, texts } = await data.sources();
   const mine = files[run.place];
-  if (!mine) return [make("p", { class: "note" }, "The dataset no longer has this solution, or the page was made without sources.")];
+  if (!mine) return [make("p", { class: "note" }, "No source: the dataset lacks this solution, or the page was made without sources.")];
   const textOf = (place) => (place < 0 ? null : texts[place]);
-  const lacking = () => make("p", { class: "note" }, "Left out to keep this page small; it is in the dataset.");
+  const lacking = () => make("p", { class: "note" }, "Omitted to keep this page small; see the dataset.");
   const block = (path, text) => (text === null ? lacking() : codeBlock(text, path));
   if (!other) return mine.flatMap(([path, place]) => [make("h3", {}, breakable(path)), block(path, textOf(place))]);
   const theirs = files[other.place] ?? [];
-  const alone = mine.length === 1 && theirs.length === 1; // whatever the two files are called
+  const alone = mine.length === 1 && theirs.length === 1; // then their names may differ
   const pairs = alone ? [[mine[0][0], theirs[0][1], mine[0][1]]]
     : [...new Set([...theirs, ...mine].map(([path]) => path))]
       .map((path) => [path, ...[theirs, mine].map((some) => (some.find(([each]) => each === path) ?? [])[1])]);
-  return [make("p", { class: "note" }, "Lines with − are in ", solutionLink(other.solution), " only, lines with + in this solution only."),
+  return [make("p", { class: "note" }, "Lines with − are only in ", solutionLink(other.solution), ", lines with + only in this solution."),
     ...pairs.flatMap(([path, before, after]) => {
       const [first, second] = [before, after].map((place) => (place === undefined ? "" : textOf(place)));
       return [make("h3", {}, breakable(path)), first === null || second === null ? lacking() : differenceBlock(first, second, path)];
@@ -60,7 +60,7 @@ const solutionView = (data, route) => {
   const source = make("div", {}, make("p", { class: "note" }, "…"));
   const show = async (other) => source.replaceChildren(...await sourceParts(data, first, rivals.find((run) => run.solution === other)));
   const pick = rivals.length > 0 && make("p", { class: "controls" },
-    picker("Difference to", [["", "none: show the source"], ...rivals.map((run) => [run.solution, run.solution])], (chosen) => {
+    picker("Compare with", [["", "none: show the source"], ...rivals.map((run) => [run.solution, run.solution])], (chosen) => {
     route.remember("with", chosen);
     show(chosen);
   }, route.query.get("with")));
@@ -72,17 +72,17 @@ const solutionView = (data, route) => {
     make("h3", {}, "Results"), new Table({ label: "results", noun: "result",
       columns: scoreColumns(here, definitions.size > 1).filter((one) => one.name !== "Solution"), rows: scores }).element,
     make("h3", {}, "Evaluations"), runs.some((run) => run.isOld)
-      && make("p", { class: "note" }, "The latest first; earlier ones, which no ranking counts, are grey."),
+      && make("p", { class: "note" }, "The latest first. Grey ones were superseded and do not count in rankings."),
     new Table({ label: "evaluations", noun: "evaluation", rows: withChanges(runs), route,
       choices: [runChoices[0], { name: "Workload", value: (r) => r.label }, runChoices[2]],
-      columns: [...runColumns(here, "outcome workload device latency"), historyColumn, ...runColumns(here, "rates speedup timed time")] }).element,
+      columns: [...runColumns(here, "status workload device latency"), historyColumn, ...runColumns(here, "rates speedup timed time")] }).element,
     make("h3", {}, "Source"), pick, source,
   ];
 };
 
 // ------------------------------------------------------------------------------- workload
 
-// Ranks within a workload: one more than there are that are faster beyond doubt.
+// Ranks within a workload: one more than the number of definitely faster ones.
 const rankedRuns = (runs) => [...grouped(runs, (run) => settingOf(run.device, run.passed ? run.timed : "")).values()].flatMap((group) => {
   const timed = group.filter((run) => run.latency && !run.disputed);
   const places = new Map(timed.map((run) => [run,
@@ -101,16 +101,16 @@ const workloadView = (data, route) => {
   const limits = [...new Map(runs.filter((run) => run.limit).map((run) => [run.device, run])).values()];
   const scores = data.scoresByDefinition.get(name);
   const rank = { name: "Rank", numeric: true, value: (r) => r.rank, show: (r) => (r.rank ? `${r.tied ? "=" : ""}${r.rank}` : "–"),
-    help: "By latency on this workload; equal where the 95% intervals overlap" };
+    help: "By latency on this workload; shared if the 95% intervals overlap" };
   const drawn = grouped(runs.filter((run) => run.shape >= 0), (run) => settingOf(run.device, run.timed));
   return [
     facts([["Definition", definitionLink(name)], ["Axes", axesText(first)], ["UUID", uuid],
       ["Bytes", first.bytes ? atLeast(first, scaled(first.bytes, "B")) : ""], ["Operations", first.operations ? scaled(first.operations, "") : ""],
-      ["Counted by", first.bytes ? BASES[first.basis] : ""],
+      ["Basis", first.bytes ? BASES[first.basis] : ""],
       ...limits.map((run) => ["Limit", `${duration(run.limit)} on ${run.device}, ${BOUNDS[run.bound]}`])]),
     make("h3", {}, "Evaluations"),
     new Table({ label: "evaluations", noun: "evaluation", rows: rankedRuns(runs), choices: runChoices, route,
-      columns: [...runColumns(here, "outcome solution device"), rank, ...runColumns(here, "latency rates speedup samples timed time")] }).element,
+      columns: [...runColumns(here, "status solution device"), rank, ...runColumns(here, "latency rates speedup samples timed time")] }).element,
     [...drawn.values()].map((group) => stripsFigure(data, group, scores)),
   ];
 };
@@ -118,12 +118,12 @@ const workloadView = (data, route) => {
 // ------------------------------------------------------------------------------- evaluation
 
 const logText = async (data, run) => {
-  if (!run.length) return "(no log was recorded)";
+  if (!run.length) return "(no log recorded)";
   const size = run.length.toLocaleString("en");
-  return await data.log(run) ?? `(a log of ${size} characters, left out to keep this page small; it is in the dataset)`;
+  return await data.log(run) ?? `(a log of ${size} characters, omitted to keep this page small; see the dataset)`;
 };
 
-// A cause is a line of the log in which numbers are hidden.
+// A cause is a line of the log with numbers replaced by "#".
 const decisiveLine = (log, cause) => {
   if (!cause) return null;
   const pattern = cause.replace(/…$/, "").split("#").map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("\\S*?");
@@ -132,14 +132,14 @@ const decisiveLine = (log, cause) => {
 };
 
 const describe = (run) => facts([
-  ["Outcome", outcome(run.status, statusLabel(run.status))], ["Solution", solutionLink(run.solution)], ["Definition", definitionLink(run.definition)],
+  ["Status", statusMark(run.status, statusLabel(run.status))], ["Solution", solutionLink(run.solution)], ["Definition", definitionLink(run.definition)],
   ["Workload", workloadLink(run)], ["Axes", axesText(run)], ["Author", run.author], ["Language", run.language], ["Device", run.device],
     ["Time", run.time],
   ["Latency", run.latency === null ? null : figureWith(latencyText(run), run)],
   ...marksOf(run).map(([name, why]) => [`${name[0].toUpperCase()}${name.slice(1)}`, why]),
   ["95% interval", run.interval ? range(run.interval, duration) : ""],
   ["Middle half", run.samples ? `${duration(run.low)} – ${duration(run.high)} (${run.samples} samples)` : ""],
-  ["Dropped samples", run.dropped ? `${run.dropped} of ${run.samples}: the device was slowed down` : ""],
+  ["Dropped samples", run.dropped ? `${run.dropped} of ${run.samples}: the device was throttled or busy` : ""],
   ["Limit", run.limit && run.passed ? `${duration(run.limit)}, ${BOUNDS[run.bound]}` : ""],
     ["Share of the limit", run.share ? limitShare(run.share) : ""],
   ["Bandwidth", run.gbps ? `${bandwidthText(run)} GB/s (${scaled(run.bytes, "B")})` : ""],
@@ -174,12 +174,12 @@ const evaluationView = (data, route) => {
   data.settings(run).then((text) => text && settings.append(make("h3", {}, "Settings and environment"), facts(settingPairs(text))));
   const earlier = withChanges(same.filter((one) => one.device === run.device));
   return [
-    run.isOld && make("p", { class: "note" }, "There is a later evaluation, which counts in place of this one."),
+    run.isOld && make("p", { class: "note" }, "A later evaluation supersedes this one."),
     make("div", { class: "pair" }, make("div", {}, describe(run), reason), run.shape >= 0 && stripsFigure(data, [run], [run])),
     make("h3", {}, "Log"), log, timing, settings,
     earlier.length > 1 && [make("h3", {}, "Evaluations of the same solution on this workload"),
       new Table({ label: "evaluations", noun: "evaluation", rows: earlier,
-        columns: [...runColumns(data, "outcome latency"), historyColumn,
+        columns: [...runColumns(data, "status latency"), historyColumn,
         ...runColumns({ ...data, ...knownOf(same) }, "rates timed time")
         .map((one) => ({ ...one, wide: one.wide && one.name !== "Time" }))] }).element],
   ];

@@ -1,9 +1,9 @@
-// Making elements. Names and logs come from strangers: text only ever gets in as text.
+// Making elements. Names and logs are untrusted and inserted as text only.
 
 const MARKS = /[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 
-// What cannot be seen, or would turn its surroundings round, is spelt out.
+// Invisible characters and those that change the text direction are shown as code points.
 const clean = (text) => String(text)
   .replace(/\r\n?/g, "\n")
   .replace(CONTROLS, (one) => (one < " " ? String.fromCharCode(0x2400 + one.charCodeAt(0)) : "\ufffd"))
@@ -31,7 +31,7 @@ const make = (tag, attributes = {}, ...children) => {
   return put(node, children);
 };
 
-// A name may break after each underscore, slash or point; its direction stays its own business.
+// Names may break after underscores, slashes and points; <bdi> isolates their text direction.
 const breakable = (text) => {
   const parts = clean(text).split(/(?<=[_/.])/);
   const node = make("bdi");
@@ -64,7 +64,7 @@ const ratio = (value) => {
   return value >= 100 ? `${Math.round(value).toLocaleString("en")}×` : `${digits(value)}×`;
 };
 
-// Where a figure lies with a confidence of 95 %, as a share of it.
+// Half the width of a 95% interval, as a share of the figure.
 const halfWidth = (value, ends) => (ends && value ? (ends[1] - ends[0]) / 2 / value : null);
 const plusMinus = (value, ends) => {
   const share = halfWidth(value, ends);
@@ -73,7 +73,7 @@ const plusMinus = (value, ends) => {
 };
 const range = (ends, write) => (ends ? `${write(ends[0])} – ${write(ends[1])}` : "–");
 
-// Bytes, operations and rates, with the prefix that suits them.
+// Bytes, operations and rates with a metric prefix.
 const scaled = (value, unit) => {
   if (value === null || value === undefined) return "–";
   const step = value > 0 ? Math.min(Math.max(Math.floor(Math.log10(value) / 3), 0), 5) : 0;

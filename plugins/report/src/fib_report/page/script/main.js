@@ -1,6 +1,6 @@
-// Which view is shown, the theme, and what appears under the pointer.
+// Routing, the theme and tooltips.
 
-// Heading, what makes the content, and under which of the tabs it is.
+// Heading, function that makes the content, and tab of each view.
 const VIEWS = {
   leaderboard: ["Leaderboard", leaderboardView],
   definitions: ["Definitions", definitionsView],
@@ -28,11 +28,11 @@ const readRoute = () => {
 
 const showViews = (data, title) => {
   const place = document.getElementById("view");
-  const made = new Map(); // a view keeps its state while others are looked at
+  const made = new Map(); // views keep their state while others are shown
   const tabs = [...document.querySelectorAll("#views a")];
   const tabOf = (view) => VIEWS[view][2] ?? view;
 
-  // Filters, order and choices stand in the address, so that a link shows what its sender saw.
+  // Filters, order and choices are part of the address, so that links reproduce the view.
   const remembering = (route, section) => (name, value) => {
     if (value) route.query.set(name, value);
     else route.query.delete(name);
@@ -105,7 +105,7 @@ const switchTheme = () => {
   tell();
 };
 
-// "/" goes to the filter of the first table, as on many pages.
+// "/" focuses the filter of the first table.
 const listenForSlash = () => document.addEventListener("keydown", (event) => {
   const typing = event.target instanceof Element && event.target.matches("input, select, textarea");
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -121,7 +121,7 @@ const start = async () => {
   listenForSlash();
   const title = document.title;
   try {
-    if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot unpack it: DecompressionStream is missing");
+    if (typeof DecompressionStream === "undefined") throw new Error("this browser has no DecompressionStream; use a current one");
     showViews(await readData(), title);
     document.documentElement.dataset.ready = "yes";
   } catch (error) {

@@ -1,8 +1,8 @@
-// Where solutions stand below the limit of the device.
+// Rooflines: solutions and the limit of the device.
 
-const BOUNDS = { bytes: "limited by memory bandwidth", operations: "limited by operations", call: "limited by the shortest call", "": "" };
+const BOUNDS = { bytes: "limited by memory bandwidth", operations: "limited by operations", call: "limited by the shortest possible call", "": "" };
 
-// The two ways to draw it: rates of operations over operations for each byte, or of bytes over bytes.
+// Two plots: operations per second over operations per byte, or bytes per second over bytes.
 const ROOFS = {
   operations: { word: "TFLOP/s", x: (run) => run.operations / run.bytes, y: (run) => run.tflops, roof: (run) => run.operations / run.limit / 1e9,
     across: "operations per byte", writeX: digits, writeY: (value) => scaled(value * 1e12, "FLOP/s") },
@@ -41,12 +41,12 @@ const drawRoofline = (runs, names, mode, width) => {
 };
 
 const BASES = {
-  "op family": "Bytes and operations are those that the op family gives.",
+  "op family": "Bytes and operations are computed by the op family.",
   sizes: "Bytes are the sizes of all inputs and outputs, each counted once: a lower bound.",
-  "some sizes": "Indices choose what is read, so only bytes that every call must move are counted (≥): a lower bound, and no share of the limit.",
+  "some sizes": "Indices or masks select what is read, so only bytes that every call moves are counted (≥): a lower bound, without a share of the limit.",
 };
 
-// runs: of one definition on one device. Null where no bytes are known.
+// runs: of one definition on one device. Null if no bytes are known.
 const rooflineFigure = (runs, scores) => {
   const known = runs.filter((run) => run.gbps);
   if (!known.length) return null;
@@ -55,7 +55,7 @@ const rooflineFigure = (runs, scores) => {
   let mode = modes[0];
   const limits = known[0].basis === "some sizes" ? "" : known.some((run) => run.limit)
     ? "Dotted: the limit of this device, as ‘fib calibrate’ measured it."
-    : "No limit is shown: this machine has no settled calibration of this device (‘fib calibrate’).";
+    : "No limit: this machine has no settled calibration of this device; run ‘fib calibrate’.";
   const controls = modes.length > 1 && make("p", { class: "controls" },
     picker("Show", modes.map((one) => [one, `${ROOFS[one].word} over ${ROOFS[one].across}`]), (value) => { mode = value; made.redraw(); }));
   const made = figure("Roofline", `${BASES[known[0].basis]} ${limits}`, (width) => [drawRoofline(known, names, mode, width)], controls);

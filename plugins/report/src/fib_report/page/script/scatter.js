@@ -7,7 +7,7 @@ const middle = (values) => {
   return ordered.length % 2 ? ordered[half] : (ordered[half - 1] + ordered[half]) / 2;
 };
 
-// The axes on which workloads differ, the most telling first.
+// The axes in which workloads differ, the most distinctive first.
 const varyingAxes = (runs) => {
   const values = new Map();
   for (const run of runs) {
@@ -19,7 +19,7 @@ const varyingAxes = (runs) => {
   return [...values].filter(([, found]) => found.size > 1).sort((a, b) => b[1].size - a[1].size).map(([name]) => name);
 };
 
-// Where each workload stands: by the value of an axis, or side by side.
+// The position of each workload: by the value of an axis, or side by side.
 const places = (runs, axis, left, right) => {
   if (axis === BY_WORKLOAD) {
     const ordered = [...new Map(runs.map((run) => [run.uuid, run])).values()].sort((a, b) => a.order - b.order);
@@ -63,7 +63,7 @@ const runTip = (run) => rowsOf([
   "click for details",
 ]);
 
-// Series stand side by side where they share a place, so that points do not hide one another.
+// Series that share a position are drawn side by side, so that points do not hide each other.
 const dodged = (place, order, run) => {
   const x = place.of(run);
   return x === null ? null : x + (order.get(run.solution) - (order.size - 1) / 2) * Math.min(5, place.room / order.size);
@@ -87,7 +87,7 @@ const seriesParts = (runs, at, axis, value, spread, name) => {
 
 const CLUSTER = 22;
 
-// A row for each kind of failure; failures that are close to each other are one mark with their number.
+// A row for each kind of failure; failures close to each other are one mark with a count.
 const failureParts = (runs, place, top, left) => {
   const rows = [...grouped(runs.filter((run) => !run.passed && place.of(run) !== null), (run) => run.status)]
     .sort((a, b) => STATUSES.indexOf(a[0]) - STATUSES.indexOf(b[0]));
@@ -103,8 +103,8 @@ const failureParts = (runs, place, top, left) => {
       const lines = [...grouped(some, (run) => run.solution)].slice(0, 12).map(([name, mine]) => `${name}: ${clip(mine[0].cause, 90)}`);
       const one = some.length === 1;
       const { definition, uuid } = some[0];
-      const all = some.every((run) => run.uuid === uuid) ? hrefOf("workload", [definition, uuid], { outcome: status })
-        : hrefOf("evaluations", [], { definition, outcome: status });
+      const all = some.every((run) => run.uuid === uuid) ? hrefOf("workload", [definition, uuid], { status })
+        : hrefOf("evaluations", [], { definition, status });
       return make("g", { class: `cluster ${statusClass(status)}`,
         "data-tip": rowsOf([`${statusLabel(status)}: ${counted(some.length, "evaluation")}`, ...lines]),
         "data-run": one && some[0].index, onclick: () => (one ? openRun(some[0]) : go(all)) },
@@ -117,7 +117,7 @@ const failureParts = (runs, place, top, left) => {
 const FAILURE_WORDS = { INCORRECT_SHAPE: "shape", INCORRECT_NUMERICAL: "numerical", INCORRECT_DTYPE: "dtype",
   RUNTIME_ERROR: "runtime", COMPILE_ERROR: "compile", TIMEOUT: "timeout" };
 
-// A line through one value for each place.
+// A line through one value for each position.
 const throughPlaces = (runs, place, axis, value, style) => {
   const known = runs.filter((run) => value(run) && place.of(run) !== null);
   const columns = [...grouped(known, (run) => place.of(run))].sort((a, b) => a[0] - b[0]);
@@ -199,6 +199,6 @@ const scatterFigure = (runs, scores) => {
 const scatterNote = (runs) => rowsOf([
   "Dashed: the definition’s reference.",
   runs.some((run) => run.limit) ? "Dotted: the limit of the device." : "",
-  runs.some((run) => run.interval) ? "Bars: 95% intervals." : "These traces hold no samples, so no interval is shown.",
-  runs.some((run) => !run.passed) ? "Circles below the axis: failures and how many." : "",
+  runs.some((run) => run.interval) ? "Bars: 95% intervals." : "No intervals: these traces have no samples.",
+  runs.some((run) => !run.passed) ? "Circles below the axis: number of failures." : "",
 ]).replaceAll("\n", " ");

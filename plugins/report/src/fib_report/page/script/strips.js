@@ -1,9 +1,9 @@
-// How the samples of evaluations are distributed: a dot for each sample, or for each 1/32 of them.
+// Distributions of the samples of evaluations: a dot for each sample, or for each 1/32 of them.
 
 const STRIPS = 16;
 const ROW = 46;
 
-// Close quantities, which need not begin at zero; logarithmic if they differ more than tenfold.
+// Similar quantities, not from zero; logarithmic if they differ more than tenfold.
 const closeAxis = (values, start, end) => {
   const kept = values.filter((value) => value > 0 && Number.isFinite(value));
   const [low, high] = [Math.min(...kept), Math.max(...kept)];
@@ -23,7 +23,7 @@ const fences = (points) => {
   return [low / reach, high * reach];
 };
 
-// Dots that would cover each other are stacked, above and below the middle in turn.
+// Dots that would overlap are stacked, alternately above and below the middle.
 const swarm = (points, axis, middleOf, style, kind) => {
   const [low, high] = fences(points);
   const taken = new Map();
@@ -40,7 +40,7 @@ const swarm = (points, axis, middleOf, style, kind) => {
 
 const stripTip = (run) => rowsOf([
   run.solution, `${duration(run.latency)}${plusMinus(run.latency, run.interval)}`,
-  run.interval ? `95% interval: ${range(run.interval, duration)}` : "no interval is known",
+  run.interval ? `95% interval: ${range(run.interval, duration)}` : "no interval",
   run.samples > 32 ? `${run.samples.toLocaleString("en")} samples; each dot is 1/32 of them` : counted(run.samples, "sample"),
   run.dropped ? `grey: ${run.dropped} dropped samples` : "",
   [run.timed, run.rule].filter(Boolean).join(" · "),
@@ -85,10 +85,10 @@ const stripsFigure = (data, runs, scores) => {
     const parts = [drawStrips(all.slice(0, STRIPS), shapes ?? [], (run) => names.get(run.solution), width)];
     if (all.length > STRIPS) parts.push(make("p", { class: "note" }, `${counted(all.length - STRIPS, "slower solution")} not drawn`));
     if (all.some((run) => run.samples && run.shape < 0)) parts.push(make("p", { class: "note" },
-      "Some samples were left out to keep this page small; they are in the dataset."));
+      "Some samples were omitted to keep this page small; see the dataset."));
     return parts;
   };
-  const note = "Each dot is a sample, or 1/32 of them where there are more. Line and band: the latency and its 95% interval. Rings: outliers. Grey: dropped samples.";
+  const note = "Each dot is a sample, or 1/32 of the samples if there are more. Line and band: the latency and its 95% interval. Rings: outliers. Grey: dropped samples.";
   const pick = (value) => { uuid = value; made.redraw(); };
   const controls = workloads.length > 1 && make("p", { class: "controls" }, picker("Workload", workloads.map((run) => [run.uuid, run.label]), pick));
   const made = figure("Samples", note, draw, controls);

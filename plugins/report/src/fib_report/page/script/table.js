@@ -1,11 +1,11 @@
-// Tables that are sorted by their headings, filtered by words and choices, and filled as far as needed.
+// Tables that sort by their headings, filter by words and choices, and add rows as needed.
 
 const ROWS = 100;
 
 const isMissing = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
 const collator = new Intl.Collator("en", { numeric: true });
 
-// Rows without a value stay at the end in both directions.
+// Rows without a value come last in both directions.
 const compare = (a, b, sign) => {
   if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
   if (typeof a === "number" && typeof b === "number") return sign * (a < b ? -1 : a > b ? 1 : 0);
@@ -23,7 +23,7 @@ const rowText = (columns, row) => columns
   .map((column) => (column.search ? column.search(row) : column.numeric ? "" : column.value(row)))
   .join(" ").toLowerCase();
 
-// A choice of values in a list above the table.
+// A drop-down list of values above the table.
 const choice = (one, rows, changed) => {
   const values = [...new Set(rows.map(one.value))].sort(collator.compare);
   if (values.length < 2) return null;
@@ -35,7 +35,7 @@ const choice = (one, rows, changed) => {
 
 const slug = (name) => name.toLowerCase().replace(/[^a-z0-9]+/g, "-");
 
-// What a spreadsheet would take for a formula becomes text, as in `fib report --format csv`.
+// Cells that a spreadsheet would evaluate as formulas become text, as in `fib report --format csv`.
 const csvCell = (value) => {
   if (typeof value === "number") return String(value);
   const text = clean(isMissing(value) ? "" : value);
@@ -57,7 +57,7 @@ const download = (name, text) => {
 
 class Table {
   // columns: [{name, value(row), show(row)?, numeric?, tip(row)?, class?, search(row)?, csv?, wide?}]
-  // route: where filters and order are kept, under names that begin with `prefix`.
+  // route: keeps filters and order, under names that begin with `prefix`.
   constructor({ label, noun, columns, rows, choices = [], route, prefix = "" }) {
     Object.assign(this, { columns, noun, label, all: rows, rows, limit: ROWS, sorted: null, texts: new Map(), route, prefix });
     this.choices = choices
@@ -65,7 +65,7 @@ class Table {
       .filter((one) => one.list);
     this.box = make("input", {
       type: "search", placeholder: "Filter rows", "aria-label": `Filter ${label}`,
-      title: "Words that a row must have; -word must not be there. Key: /",
+      title: "Show rows with all of these words; -word excludes. Shortcut: /",
       oninput: () => this.changed("q", this.box.value),
     });
     this.count = make("span", { class: "note count", role: "status" });
@@ -90,7 +90,7 @@ class Table {
 
   asked(name) { return this.route?.query.get(this.prefix + slug(name)) ?? ""; }
 
-  // Takes filters and order from the address.
+  // Restores filters and order from the address.
   restore() {
     this.box.value = this.asked("q");
     for (const one of this.choices) {
@@ -145,7 +145,7 @@ class Table {
       .map((row) => make("tr", { class: row.isOld && "old" }, this.columns.map((column) => cellOf(column, row))));
     this.body.append(...nodes);
     if (!this.rows.length) {
-      this.body.append(make("tr", {}, make("td", { colspan: this.columns.length, class: "none" }, "No rows fit.")));
+      this.body.append(make("tr", {}, make("td", { colspan: this.columns.length, class: "none" }, "No matching rows.")));
     }
     const left = this.rows.length - Math.min(this.limit, this.rows.length);
     this.more.hidden = !left;
@@ -160,11 +160,11 @@ class Table {
     const from = this.body.rows.length;
     this.limit += ROWS;
     this.fill();
-    // Who got here by keyboard goes on where the new rows begin.
+    // Keyboard users continue at the first new row.
     this.body.rows[from]?.querySelector("a, button")?.focus();
   }
 
-  // Arrow keys go from the link of one row to that of the next; Escape empties the filter.
+  // Arrow keys move between the links of rows; Escape clears the filter.
   key(event) {
     if (event.key === "Escape" && event.target === this.box) {
       this.box.value = "";

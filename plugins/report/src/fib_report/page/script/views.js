@@ -23,11 +23,11 @@ const definitionsView = (data, route) => new Table({
       show: (d) => (d.best ? solutionLink(d.best.solution) : make("span", { class: "note" }, "not solved")) },
     { name: "Latency", numeric: true, value: (d) => d.best?.mean_latency_ms, tip: (d) => scoreTip(d.best),
       show: (d) => (d.best ? figureWith(scoreLatency(d.best), d.best) : "–"),
-        help: "Geometric mean of the best over its workloads, with its 95% interval",
+        help: "Geometric mean of the best solution over its workloads, with its 95% interval",
     csv: [["geomean_ms", (d) => d.best?.mean_latency_ms], ["marks", (d) => (d.best ? marksCsv[1](d.best) : "")]] },
     { name: "Speed-up", numeric: true, value: (d) => d.best?.speedup, show: (d) => ratio(d.best?.speedup), descending: true, wide: true,
-      help: "Of the best over the reference: geometric mean over its workloads" },
-    ...limitColumn(data, (d) => d.best?.share ?? null, null, "How close the best comes to the limit of the device"),
+      help: "Of the best solution over the reference: geometric mean over its workloads" },
+    ...limitColumn(data, (d) => d.best?.share ?? null, null, "Share of the device’s limit of the best solution"),
   ],
 }).element;
 
@@ -37,14 +37,14 @@ const solutionsView = (data, route) => new Table({
     { name: "Language", value: (s) => s.language }, { name: "Device", value: (s) => s.hardware }],
 }).element;
 
-// One row for each workload, device and way of timing, with the fastest that is not in doubt.
+// One row for each workload, device, timer and cache mode, with the fastest undisputed result.
 const workloadRows = (runs) => {
   const groups = grouped(runs, (run) => JSON.stringify([run.definition, run.uuid, run.device, run.passed ? run.timed : ""]));
   const rows = [...groups.values()].map((group) => {
     const passed = group.filter((run) => run.passed && run.latency && !run.disputed).sort((a, b) => a.latency - b.latency);
     return { ...group[0], best: passed[0], limit: group.find((run) => run.limit)?.limit ?? null, count: group.length };
   });
-  // Failures have no timer: a row of them alone only where nobody has passed.
+  // Failures have no timer: they get a row of their own only if nothing passed.
   const taskOf = (row) => JSON.stringify([row.definition, row.uuid, row.device]);
   const solved = new Set(rows.filter((row) => row.best).map(taskOf));
   return rows.filter((row) => row.best || !solved.has(taskOf(row)));
@@ -56,12 +56,12 @@ const workloadsTable = (data, runs, route, prefix, withDefinition) => new Table(
   columns: [
     ...(withDefinition ? RUN_COLUMNS.definition() : []), ...RUN_COLUMNS.workload(), ...deviceColumn(data, (w) => w.device),
     ...(data.hasBytes ? [{ name: "Bytes", numeric: true, wide: true, value: (w) => w.bytes || null, tip: (w) => BASES[w.basis],
-      show: (w) => (w.bytes ? atLeast(w, scaled(w.bytes, "B")) : "–"), help: "Bytes that a call has to read and write" }] : []),
+      show: (w) => (w.bytes ? atLeast(w, scaled(w.bytes, "B")) : "–"), help: "Minimum of bytes that a call reads and writes" }] : []),
     ...(data.hasOperations ? [{ name: "Operations", numeric: true, wide: true, value: (w) => w.operations || null,
       show: (w) => (w.operations ? scaled(w.operations, "") : "–") }] : []),
     ...(data.hasShares ? [{ name: "Limit", numeric: true, wide: true, value: (w) => w.limit, show: (w) => duration(w.limit),
       tip: (w) => w.limit && BOUNDS[w.bound],
-      help: "The shortest possible time on this device, as calibrated" }] : []),
+      help: "The shortest possible time on this device, according to ‘fib calibrate’" }] : []),
     { name: "Fastest", value: (w) => w.best?.solution ?? "", class: "name",
       show: (w) => (w.best ? solutionLink(w.best.solution) : make("span", { class: "note" }, "not solved")) },
     { name: "Latency", numeric: true, value: (w) => w.best?.latency,
@@ -81,7 +81,7 @@ const workloadsView = (data, route) => workloadsTable(data, data.runs, route, ""
 
 const evaluationsView = (data, route) => new Table({
   label: "evaluations", noun: "evaluation", rows: data.runs, route, choices: [{ name: "Definition", value: (r) => r.definition }, ...runChoices],
-  columns: runColumns(data, "outcome definition solution workload device latency rates speedup samples timed time"),
+  columns: runColumns(data, "status definition solution workload device latency rates speedup samples timed time"),
 }).element;
 
 const causeRows = (runs) => [...grouped(runs, (run) => JSON.stringify([run.status, run.cause])).values()]
@@ -98,27 +98,27 @@ const failuresView = (data, route) => {
   const causes = new Table({
     label: "causes", noun: "cause", rows: causeRows(failed), route, prefix: "c.",
     columns: [
-      { name: "Outcome", value: (c) => statusLabel(c.status), class: "result",
-        show: (c) => linkTo(evaluationHref(c.example), outcome(c.status, statusLabel(c.status))),
-        help: "The link goes to an example" },
-      { name: "Cause, from the log", value: (c) => c.cause, class: "cause" },
+      { name: "Status", value: (c) => statusLabel(c.status), class: "result",
+        show: (c) => linkTo(evaluationHref(c.example), statusMark(c.status, statusLabel(c.status))),
+        help: "Links to an example" },
+      { name: "Cause (from the log)", value: (c) => c.cause, class: "cause" },
       ...[["Evaluations", "runs"], ["Solutions", "solutions"], ["Definitions", "definitions"]]
         .map(([name, field]) => ({ name, numeric: true, value: (c) => c[field], descending: true, wide: field !== "runs" })),
     ],
   });
   const all = new Table({ label: "failed evaluations", noun: "failure", rows: failed, choices: runChoices, route,
-    columns: runColumns(data, "outcome definition solution workload device cause time")
+    columns: runColumns(data, "status definition solution workload device cause time")
       .map((one) => ({ ...one, wide: one.wide || one.name === "Workload" })) });
   return [
     make("h3", {}, "Causes"), causes.element, make("h3", {}, "Failed evaluations"), all.element,
-    make("div", { class: "pair charts" }, outcomesFigure(failed, (run) => run.author, "By author", "failures"),
-      outcomesFigure(failed, (run) => run.definition, "By definition", "failures")),
+    make("div", { class: "pair charts" }, statusesFigure(failed, (run) => run.author, "By author", "failures"),
+      statusesFigure(failed, (run) => run.definition, "By definition", "failures")),
   ];
 };
 
 const coverageView = (data, route) => {
   const devices = [...new Set(data.coverage.flatMap((one) => Object.keys(one.evaluated)))];
-  return [make("p", { class: "note" }, "Pairs of a solution and a workload of the dataset that were evaluated on each device, and what is missing."),
+  return [make("p", { class: "note" }, "Evaluated pairs of solution and workload on each device, and what is missing."),
     new Table({
       label: "coverage", noun: "definition", rows: data.coverage, route,
       choices: [{ name: "Type", value: (c) => c.op_type }],
