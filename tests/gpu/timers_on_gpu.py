@@ -326,7 +326,7 @@ def by_plan(plan: TimingPlan, take: Callable[[], float]) -> dict[str, Any]:
             take()
         for _ in range(step.calls):
             samples.append(take())
-            if plan.out_of_time(time.perf_counter() - begun, len(samples)):
+            if plan.out_of_time(time.perf_counter() - begun):
                 break
         calls += step.warmup + step.calls
     return {

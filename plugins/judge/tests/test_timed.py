@@ -54,6 +54,14 @@ def run(x):
 }
 
 
+def test_slow_solutions_are_timed_less_often_and_compared_as_often(judging):
+    slow = "import time\ndef run(x):\n    time.sleep(0.03)\n    return x * 2\n"
+    found = judging(n=200, reference=HONEST, config={"iterations": 50, "num_trials": 3})(slow)
+    note = found.correctness.extra["integrity"]
+    assert 30 <= note["timed_calls"] == len(found.performance.samples_ms) < 70
+    assert note["checked_calls"] == timed.MOST_CHECKS
+
+
 class TestOutputs:
     @pytest.mark.parametrize("name", CHEATS)
     def test_wrong_only_when_timed(self, name, judge):

@@ -232,42 +232,36 @@ def take_calls(
     """
     calls: list[TimedCall] = []
     disturbed = False
-    spent_s = 0.0
 
-    def make(place: Optional[int]) -> TimedCall:
-        nonlocal spent_s
-        began = time.monotonic()
-        call = fire(place)
-        spent_s += time.monotonic() - began
-        return call
-
-    def take(step: Step) -> None:
+    def take(step: Step, began: float) -> None:
         """Make the calls of a batch, at least one, as long as there is time."""
         nonlocal disturbed
         for _ in range(step.warmup):
-            if plan.out_of_time(spent_s, len(calls)):
+            if plan.out_of_time(time.monotonic() - began):
                 break  # a call is timed all the same
-            make(None)
+            fire(None)
             disturbed = False
         for number in range(step.calls):
-            if number and plan.out_of_time(spent_s, len(calls)):
+            if number and plan.out_of_time(time.monotonic() - began):
                 return
             for _ in range(min(_SETTLING, plan.warmup) if disturbed else 0):
-                make(None)
+                fire(None)
             place = len(calls)
-            calls.append(make(place))
+            calls.append(fire(place))
             disturbed = visit(place)
 
     with attempt.session.device_to_itself(attempt.deadline):
+        began = time.monotonic()
         ending = None
         while ending is None:
             step = plan.step(len(calls))
             begin(len(calls), step.calls, False)
-            take(step)
-            ending = plan.ending([call.sample_ms for call in calls], spent_s)
+            take(step, began)
+            samples = [call.sample_ms for call in calls]
+            ending = plan.ending(samples, time.monotonic() - began)
         if ending == "max_seconds":  # there may have been no look so far
             begin(len(calls), 1, True)
-            take(Step(warmup=0, calls=1))
+            take(Step(warmup=0, calls=1), time.monotonic())
     return Taken(tuple(calls), ending)
 
 

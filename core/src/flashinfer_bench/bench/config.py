@@ -51,7 +51,7 @@ class TimingSettings(BaseModel):
     min_samples, max_samples : int, optional
         None: what suits the rule (see `TimingPlan`).
     max_seconds : float, optional
-        None: 15; for the rule ``fixed`` 2, once there are 30 calls.
+        None: 15; for the rule ``fixed`` no limit (see `TimingPlan.shortened`).
     processes : int, optional
         None: as many as rounds on the CPU, one on other devices.
     """

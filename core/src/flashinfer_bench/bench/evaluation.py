@@ -367,7 +367,7 @@ def build(attempt: Attempt) -> float:
         raise
 
 
-def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness]]:
+def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness], float]:
     """Call the solution on one input set after the other, until one comes out wrong.
 
     Returns
@@ -376,19 +376,22 @@ def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness]]:
         Of the last trial: the only one that can have failed.
     correctness : Correctness, optional
         Over all trials.
+    call_s : float
+        Seconds that the fastest call took, with the transfer of its outputs.
     """
     checks: list[Check] = []
+    took_s: list[float] = []
     for trial in attempt.baseline.trials:
-        checks.append(_check(attempt, trial))
+        checks.append(_check(attempt, trial, took_s))
         if not checks[-1].passed:
             break
     if checks[-1].correctness is None:
-        return checks[-1], None
+        return checks[-1], None, min(took_s)
     evaluator = attempt.baseline.evaluator
-    return checks[-1], ask(evaluator, evaluator.combine, checks)
+    return checks[-1], ask(evaluator, evaluator.combine, checks), min(took_s)
 
 
-def _check(attempt: Attempt, trial: Trial) -> Check:
+def _check(attempt: Attempt, trial: Trial, took_s: list[float]) -> Check:
     baseline = attempt.baseline
     evaluator, config = baseline.evaluator, baseline.config
     count = ask(evaluator, evaluator.calls_per_trial, config)
@@ -396,7 +399,9 @@ def _check(attempt: Attempt, trial: Trial) -> Check:
     calls: list[list[Any]] = []
     try:
         for _ in range(count):
+            began = time.monotonic()
             calls.append(attempt.candidate.call(trial.index, timeout_s=attempt.left("call")))
+            took_s.append(time.monotonic() - began)
     except base.CandidateFailed as error:
         # After a call that returned it is the solution itself that says what this machine lacks.
         error.building = not calls and trial is baseline.trials[0]

@@ -220,11 +220,10 @@ def _reference_plan(attempt: Attempt, fastest_s: float) -> TimingPlan:
             wanted = TimingPlan.fixed(1, wanted.warmup, max(wanted.min_samples, FEW_CALLS.batch))
     limit_s = attempt.session.config.timeout_seconds
     budget_s = min(limit_s * _TIMING_SHARE, attempt.deadline.remaining() * 0.9)
-    if wanted.max_seconds is not None and not wanted.guaranteed:
-        # The number of calls has to be known: some of them become checks.
+    if wanted.max_seconds is not None:
         budget_s = min(budget_s, wanted.max_seconds)
-        wanted = replace(wanted, max_seconds=None)
-    plan = wanted.within(budget_s, fastest_s)
+    # The number of calls has to be known: some of them become checks.
+    plan = replace(wanted.shortened(fastest_s), max_seconds=None).within(budget_s, fastest_s)
     if plan.max_samples != wanted.max_samples:
         _logger.info(
             "the reference is slow (%.3g s a call): timed %d times instead of %d",
@@ -328,8 +327,9 @@ class BasicMeasurement(MeasurementMethod):
 
         def once(report: evaluation.Report) -> Evaluation:
             with evaluation.in_worker(report) as attempt:
-                check, correctness = evaluation.check_all(attempt)
-                taken = measure(attempt, attempt.plan) if check.passed else None
+                check, correctness, call_s = evaluation.check_all(attempt)
+                plan = attempt.plan.shortened(call_s)
+                taken = measure(attempt, plan) if check.passed else None
             if taken is None or correctness is None:
                 return report.wrong(check, correctness)
             speeds = evaluation.speeds_of(taken, baseline.measurement)

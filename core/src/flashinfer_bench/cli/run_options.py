@@ -78,7 +78,7 @@ _SETTINGS: dict[str, tuple[Optional[str], str]] = {
     "max_samples": ("N", "Maximum of timed calls. Default: 1000; fixed: all of its rounds."),
     "max_seconds": (
         "S",
-        "Seconds for timed calls of a solution and workload. Default: 15; fixed: 2, and 30 calls.",
+        "Seconds for timed calls of a solution and workload. Default: 15; fixed: about 2.",
     ),
     "processes": ("N", "Processes that share timed calls. Default: 2 per trial, 1 on GPUs."),
     "cache": ("STATE", "cold, or warm: do not flush caches before timed calls. Default: cold."),

@@ -39,7 +39,7 @@ def followed(plan, call_s=0.0):
         step = plan.step(taken)
         steps.append(step)
         for place in range(step.warmup + step.calls):
-            if taken and plan.out_of_time(seconds, taken):
+            if taken and plan.out_of_time(seconds):
                 break
             seconds += call_s
             taken += place >= step.warmup
@@ -50,7 +50,7 @@ class TestFixed:
     @given(st.integers(1, 9), st.integers(0, 20), st.integers(1, 60))
     def test_is_rounds_of_warmup_and_iterations(self, trials, warmup, calls):
         plan = plan_of(num_trials=trials, warmup_runs=warmup, iterations=calls)
-        steps, taken, ending = followed(plan, call_s=1e-3)
+        steps, taken, ending = followed(plan, call_s=100.0)
         assert steps == [Step(warmup, calls)] * trials
         assert taken == trials * calls == plan.max_samples
         assert ending == "rule"
@@ -76,22 +76,26 @@ class TestFixed:
         assert max(sizes) - min(sizes) <= 1
         assert all(step.warmup >= min(3, warmup) for (step,), _, _ in found)
 
+    @given(st.integers(1, 200), st.integers(1, 9), st.integers(0, 20), st.integers(1, 60))
+    def test_at_most(self, count, trials, warmup, calls):
+        plan = plan_of(num_trials=trials, warmup_runs=warmup, iterations=calls)
+        steps, taken, _ = followed(plan.at_most(count))
+        assert taken == min(count, plan.total)
+        assert len(steps) <= trials
+        assert all(min(3, warmup) <= step.warmup <= warmup for step in steps)
+
     @pytest.mark.parametrize(("call_s", "least", "most"), [(1.0, 30, 30), (0.02, 70, 100)])
-    def test_slow_calls_end_rounds_early(self, call_s, least, most):
-        _, taken, ending = followed(plan_of(), call_s)
+    def test_slow_calls_make_rounds_shorter(self, call_s, least, most):
+        steps, taken, ending = followed(plan_of().shortened(call_s))
         assert least <= taken <= most
-        assert ending == "max_seconds"
-        parts = [followed(part, call_s)[1] for part in plan_of().split(6)]
-        assert least <= sum(parts) <= most
+        assert (len(steps), ending) == (3, "rule")
+        assert plan_of(num_trials=1, iterations=9).shortened(call_s).total == 9
 
-    def test_a_limit_that_is_set_guarantees_nothing(self):
-        assert followed(plan_of(max_seconds=0.5), call_s=0.1)[1:] == (1, "max_seconds")
-        assert followed(plan_of(max_seconds=1e3), call_s=1.0)[1:] == (150, "rule")
-
-    @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 60))
-    def test_at_most(self, count, trials, calls):
-        plan = plan_of(num_trials=trials, iterations=calls)
-        assert followed(plan.at_most(count))[1] == min(count, plan.total)
+    def test_short_calls_and_set_limits_leave_rounds_alone(self):
+        assert plan_of().shortened(0.01) == plan_of()
+        limited = plan_of(max_seconds=1e3)
+        assert limited.shortened(1.0) == limited
+        assert plan_of(min_samples=120).shortened(1.0).total == 120
 
     def test_parts_share_the_time(self):
         parts = plan_of(max_seconds=9.0).split(6)

@@ -21,7 +21,15 @@ from fib_judge.records import (
     VerifiedSession,
     seed_commitment,
 )
-from fib_judge.timed import TimedRun, WrongTimedCall, merged, rows_of, time_distrusting
+from fib_judge.timed import (
+    TimedRun,
+    WrongTimedCall,
+    compared_plan,
+    has_pattern,
+    merged,
+    rows_of,
+    time_distrusting,
+)
 from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
 from flashinfer_bench.bench.calls import measure
 from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_by, in_worker
@@ -202,10 +210,10 @@ def _run_once(
                 began = time.monotonic()
                 verified = VerifiedAttempt(**vars(attempt))
                 if not runs:
-                    check, correctness = check_all(verified)
+                    check, correctness, call_s = check_all(verified)
                     if not check.passed:
                         return _Outcome(check, correctness)
-                    parts = _parts(verified, time.monotonic() - began)
+                    parts = _parts(verified, time.monotonic() - began, call_s)
                     turns = stack.enter_context(reference_in_turns(verified))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
@@ -235,7 +243,7 @@ def _run_once(
     return _Outcome(check, correctness, replace(timed, beside=beside))
 
 
-def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
+def _parts(attempt: VerifiedAttempt, called_s: float, call_s: float) -> list[TimingPlan]:
     """Return what each process has to do.
 
     Where a process takes long until it can be timed, as with code that is compiled when it is first
@@ -243,10 +251,11 @@ def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
     """
     plan, baseline = attempt.plan, attempt.baseline
     config = baseline.config
+    if not has_pattern(baseline.evaluator):  # else a solution that is slow at first would show less
+        plan = plan.shortened(call_s)
     if not plan.rounds or baseline.values is None:
         return [plan]
-    if attempt.session.device != "cpu":  # there every output is compared
-        plan = plan.at_most(max(len(baseline.checks), plan.guaranteed))
+    plan = compared_plan(plan, len(baseline.checks), attempt.session.device)
     usual = 1
     if attempt.session.device == "cpu" and called_s < _READY_S:
         usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.total // _LEAST_CALLS)

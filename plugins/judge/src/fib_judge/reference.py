@@ -13,6 +13,7 @@ from fib_judge.timed import (
     Course,
     TimedCheck,
     compare_timed,
+    compared_plan,
     free_memory,
     number_of_checks,
     number_to_keep,
@@ -93,7 +94,8 @@ def _timed_with_checks(
     count = number_of_checks(plan.max_samples, nbytes, free, device)
     kept = 0
     # Only if all calls of a solution are compared: else a shorter pause would tell which are.
-    if plan == attempt.plan and plan.rounds and count == plan.max_samples:
+    wanted = compared_plan(attempt.plan, count, device)
+    if wanted.rounds and count == plan.max_samples >= wanted.total:
         kept = number_to_keep(count, sum(getattr(one, "nbytes", 0) for one in values.given), free)
     checks: list[TimedCheck] = []
     course = Course(attempt, values, rng)
@@ -116,8 +118,6 @@ def _timed_with_checks(
             return device == "cpu"
 
         taken = calls.take_calls(attempt, plan, course.fire, visit=visit)
-        if len(checks) < plan.guaranteed:
-            values.kept.clear()
         overhead = Overhead.of(empty, taken.calls)
         if device == "cpu":
             own = (overhead.timed(call, into=False) for call in taken.calls)

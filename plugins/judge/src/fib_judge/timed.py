@@ -15,6 +15,7 @@ from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
 from flashinfer_bench.bench.evaluators.default import LOOSE
+from flashinfer_bench.bench.stopping import DEFAULT_MIN_SAMPLES
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fib_judge.records import VerifiedAttempt
     from fib_judge.values import Values
     from flashinfer_bench.bench.measurement import DeviceBaseline
+    from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness
 
 
@@ -212,6 +214,18 @@ class TimedRun:
         )
 
 
+def has_pattern(evaluator: Evaluator) -> bool:
+    """Return whether an evaluator compares the outputs of all timed calls together."""
+    return type(evaluator).find_pattern is not Evaluator.find_pattern
+
+
+def compared_plan(plan: TimingPlan, checks: int, device: str) -> TimingPlan:
+    """Return a solution's plan of rounds: on a GPU with at most one call for each check, or 30."""
+    if device == "cpu" or not plan.rounds:
+        return plan
+    return plan.at_most(max(checks, DEFAULT_MIN_SAMPLES))
+
+
 def fresh_number(rng: random.Random) -> int:
     """Return the number of a draw that is not compared with anything."""
     return _FIRST_FRESH + rng.getrandbits(50)
@@ -310,7 +324,7 @@ class Course:
         outputs = self.outputs()
         problem = self.turn.problem() or (LATE if self.late else None)
         baseline = self.attempt.baseline
-        if type(baseline.evaluator).find_pattern is not Evaluator.find_pattern:
+        if has_pattern(baseline.evaluator):
             trial = _DrawnTrial(check.number, self.values, _on_cpu(check.expected))
             self.looks.append((trial, _on_cpu(outputs)))
         with self.attempt.deadline.stopped():

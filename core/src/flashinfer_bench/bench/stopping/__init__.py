@@ -31,7 +31,7 @@ DEFAULT_MAX_SAMPLES = 1000
 DEFAULT_MAX_SECONDS = 15.0
 """As nvbench's ``--timeout`` of one measurement."""
 DEFAULT_FIXED_SECONDS = 2.0
-"""After which rounds end early, once there are `DEFAULT_MIN_SAMPLES`."""
+"""Rounds that would take longer have fewer calls, but at least `DEFAULT_MIN_SAMPLES`."""
 _BATCH = 10
 _WARMUP = 3
 _GROWTH, _MOST = 8, 50  # a batch is this part of what there is: few looks, little too much
@@ -293,14 +293,12 @@ class TimingPlan:
     max_samples : int
         No more calls than this are timed.
     max_seconds : float, optional
-        Seconds by the wall clock, warm-up included, after which no call is started; what is done
-        between calls does not count. This limit stands over `min_samples`, but one sample is always
-        taken. None: no limit but that of the whole evaluation.
+        Seconds by the wall clock, warm-up included, after which no call is started; this limit
+        stands over `min_samples`, but one sample is always taken. None: no limit but that of the
+        whole evaluation.
     rounds : bool
         Batches are rounds that begin with a warm-up each, and all have the same size. Otherwise
         there is one warm-up, and batches grow with the number of samples.
-    guaranteed : int
-        `max_seconds` ends nothing before there are so many samples.
     """
 
     rule: StoppingRule
@@ -310,7 +308,6 @@ class TimingPlan:
     max_samples: int
     max_seconds: Optional[float] = None
     rounds: bool = False
-    guaranteed: int = 0
 
     @classmethod
     def of(cls, config: TimingSettings) -> TimingPlan:
@@ -326,11 +323,9 @@ class TimingPlan:
         if isinstance(rule, Fixed):  # rounds; fewer or more samples only where limits are set
             count, least = config.num_trials * config.iterations, config.min_samples or 1
             most = config.max_samples or max(count, least)
-            guaranteed = 0
-            if seconds is None:
-                seconds, guaranteed = DEFAULT_FIXED_SECONDS, DEFAULT_MIN_SAMPLES
-            sizes = config.warmup_runs, config.iterations, least, most
-            return cls(Fixed(count), *sizes, seconds, rounds=True, guaranteed=guaranteed)
+            return cls(
+                Fixed(count), config.warmup_runs, config.iterations, least, most, seconds, True
+            )
         least = config.min_samples or min(
             DEFAULT_MIN_SAMPLES, config.max_samples or DEFAULT_MIN_SAMPLES
         )
@@ -350,10 +345,9 @@ class TimingPlan:
         warmup = self.warmup if self.rounds or taken == 0 else 0
         return Step(warmup, max(1, min(batch, self.max_samples - taken)))
 
-    def out_of_time(self, seconds: float, taken: int) -> bool:
-        """Return whether no further call is to be started: after `seconds`, and `taken` samples."""
-        over = self.max_seconds is not None and seconds >= self.max_seconds
-        return over and taken >= self.guaranteed
+    def out_of_time(self, seconds: float) -> bool:
+        """Return whether no further call is to be started, `seconds` after the first one was."""
+        return self.max_seconds is not None and seconds >= self.max_seconds
 
     def ending(self, samples_ms: Sequence[float], seconds: float) -> Optional[str]:
         """Return why this is the end; None if another `step` follows.
@@ -363,7 +357,7 @@ class TimingPlan:
         samples_ms : sequence of float
             Milliseconds of the timed calls, in the order taken.
         seconds : float
-            That the calls took together, warm-up included, by the wall clock.
+            Since the first call, warm-up included, by the wall clock.
 
         Returns
         -------
@@ -380,7 +374,7 @@ class TimingPlan:
             return "rule"
         if taken >= self.max_samples:
             return "max_samples"
-        return "max_seconds" if self.out_of_time(seconds, taken) else None
+        return "max_seconds" if self.out_of_time(seconds) else None
 
     @property
     def total(self) -> int:
@@ -398,16 +392,40 @@ class TimingPlan:
         warmup = max(min(_WARMUP, self.warmup), self.warmup * rounds // count)
         shares = [total // count + (number < total % count) for number in range(count)]
         limit = self.max_seconds and self.max_seconds / count
-        least = math.ceil(self.guaranteed / count)
-        parts = [self.fixed(1, warmup, share) for share in shares]
-        return [replace(part, max_seconds=limit, guaranteed=least) for part in parts]
+        return [replace(self.fixed(1, warmup, share), max_seconds=limit) for share in shares]
 
     def at_most(self, count: int) -> TimingPlan:
-        """Return a plan of rounds of at most `count` timed calls, this one if it has no more."""
+        """Return a plan of as many rounds with `count` timed calls, this one if it has no more."""
         if count >= self.total:
             return self
-        least = min(self.min_samples, count)
-        return replace(self, rule=Fixed(count), min_samples=least, max_samples=count)
+        return replace(
+            self,
+            rule=Fixed(count),
+            warmup=max(min(_WARMUP, self.warmup), self.warmup * count // self.total),
+            batch=math.ceil(count / math.ceil(self.total / self.batch)),
+            min_samples=min(self.min_samples, count),
+            max_samples=count,
+        )
+
+    def shortened(self, call_s: float) -> TimingPlan:
+        """Return a plan that takes about `DEFAULT_FIXED_SECONDS` if it is one of rounds.
+
+        A plan that takes less, or has a limit of time, is returned unchanged. The number of calls
+        must be known before the first one: some of them are compared, and a solution could
+        otherwise spend the time on a few calls, and have the others ignored.
+
+        Parameters
+        ----------
+        call_s : float
+            Seconds that one call takes.
+        """
+        if not self.rounds or self.max_seconds is not None:
+            return self
+        whole_s = (math.ceil(self.total / self.batch) * self.warmup + self.total) * call_s
+        if whole_s <= DEFAULT_FIXED_SECONDS:
+            return self
+        count = int(self.total * DEFAULT_FIXED_SECONDS / whole_s)
+        return self.at_most(max(count, DEFAULT_MIN_SAMPLES, self.min_samples))
 
     def within(self, budget_s: float, call_s: float) -> TimingPlan:
         """Return a plan of rounds that takes at most `budget_s` seconds, this one if it does.

@@ -93,7 +93,7 @@ class Side:
                 for trial in self.attempt.baseline.trials:
                     self.attempt.put(trial)
                 return
-            found, _ = check_all(self.attempt)
+            found, _, _ = check_all(self.attempt)
         if not found.passed:
             raise CannotCompare(self.role, "wrong", f"{found.status.value}: {found.message}")
 
