@@ -56,7 +56,7 @@ def test_a_run_shows_a_bar_then_a_table(fib_terminal, maker):
     assert "3 failed" in text
     assert "[1/6]" not in text  # those lines are for pipes
     end = text[text.rindex("Results") :]
-    assert re.search(r"definition +solution +workloads +outcome +geomean_ms +speedup\n", end)
+    assert re.search(r"definition +solution +workloads +status +geomean_ms +speedup\n", end)
     assert "\t" not in end
     assert "\x1b[32mPASSED" in shown
     assert "\x1b[31mINCORRECT_NUMERICAL" in shown

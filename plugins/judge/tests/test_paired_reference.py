@@ -44,20 +44,27 @@ class TestTurns:
         found = judge(trust=trust)
         assert found.status is EvaluationStatus.PASSED
         rows = turns_of(executor)
-        assert [pid for pid, _ in rows] == [1000, 1001, 1000, 1001]
-        assert [count for pid, count in rows if pid == 1001] == [2 + 6, 2 + 6]
+        assert [pid for pid, _ in rows] == [1000, 1001] * 6 + [1000]
+        assert [count for pid, count in rows if pid == 1001] == [2 + 2] * 6
         assert sum(count for pid, count in rows if pid == 1000) >= 3 + 50
         assert found.performance.reference_samples_ms is not None
         assert len(found.performance.reference_samples_ms) == 12
         assert len(found.performance.samples_ms) == 50
         assert found.provenance.timing["reference"] == "beside"
 
+    def test_slow_calls_are_few_and_have_as_many_turns(self, judge, executor):
+        slow = "import time\ndef run(x):\n    time.sleep(0.07)\n    return x * 2\n"
+        found = judge(slow, config={"num_trials": 3})
+        assert 30 <= len(found.performance.samples_ms) <= 40
+        assert found.log.count("fewer than 150 timed calls") == 1
+        assert sum(pid == 1001 for pid, _ in turns_of(executor)) >= 6
+
     def test_who_has_no_turn_stands_still(self, judge, executor):
         judge(trust="off")
         events = [event for event in executor.events if event[0] in ("fire", "rest")]
         rows = [kind for kind, _ in groupby((event[0], event[1]) for event in events)]
         turn = [("fire", 1000), ("rest", 1000), ("fire", 1001), ("rest", 1001)]
-        assert rows == turn * 2
+        assert rows == turn * 6 + turn[:1]
 
     @pytest.mark.parametrize(
         ("config", "options", "reference"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RELATIVE_FLOOR = 1e-8
 # Elements compared at once, in one thread: two such pieces in float64 take 512 KiB.
 _CHUNK = 1 << 15
-_DEVICE_CHUNK = 1 << 24  # on a GPU each piece costs some launches, whatever its size
+_DEVICE_CHUNK = 1 << 22  # on a GPU each piece costs some launches, whatever its size
 # Types of Python scalars that may stand for an element of each kind.
 _SCALARS_OF = {"boolean": (bool,), "integer": (int,), "floating point": (int, float)}
 
@@ -420,7 +420,7 @@ def error_histogram(actual: torch.Tensor, expected: torch.Tensor) -> dict[str, d
             out_of_place[place] += _clear_nonfinite(error, left, right)
             within = error.clamp_(10.0 ** (_LOWEST - 0.5), 10.0 ** (_HIGHEST + 0.5))
             decades = within.log10_().floor_().to(torch.int64).sub_(_LOWEST - 1)
-            counts[place] += torch.bincount(decades, minlength=len(_NAMES))
+            counts[place] += torch.bincount(decades, minlength=len(_NAMES)).cpu()
     shown = map(_named, counts.tolist(), out_of_place)
     return dict(zip(("absolute", "relative"), shown, strict=True))
 

@@ -377,7 +377,8 @@ def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness], float]:
     correctness : Correctness, optional
         Over all trials.
     call_s : float
-        Seconds that the fastest call took, with the transfer of its outputs.
+        Seconds that the fastest call took, with the transfer of its outputs; 0 if there was only
+        one, as the first call may compile something.
     """
     checks: list[Check] = []
     took_s: list[float] = []
@@ -386,9 +387,10 @@ def check_all(attempt: Attempt) -> tuple[Check, Optional[Correctness], float]:
         if not checks[-1].passed:
             break
     if checks[-1].correctness is None:
-        return checks[-1], None, min(took_s)
+        return checks[-1], None, 0.0
     evaluator = attempt.baseline.evaluator
-    return checks[-1], ask(evaluator, evaluator.combine, checks), min(took_s)
+    call_s = min(took_s) if len(took_s) > 1 else 0.0
+    return checks[-1], ask(evaluator, evaluator.combine, checks), call_s
 
 
 def _check(attempt: Attempt, trial: Trial, took_s: list[float]) -> Check:

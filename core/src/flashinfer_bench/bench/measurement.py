@@ -222,8 +222,11 @@ def _reference_plan(attempt: Attempt, fastest_s: float) -> TimingPlan:
     budget_s = min(limit_s * _TIMING_SHARE, attempt.deadline.remaining() * 0.9)
     if wanted.max_seconds is not None:
         budget_s = min(budget_s, wanted.max_seconds)
+    plan = wanted
+    if len(attempt.baseline.trials) > 1 and not attempt.baseline.evaluator.finds_patterns:
+        plan = plan.shortened(fastest_s)  # of a single call it is not known whether it is slow
     # The number of calls has to be known: some of them become checks.
-    plan = replace(wanted.shortened(fastest_s), max_seconds=None).within(budget_s, fastest_s)
+    plan = replace(plan, max_seconds=None).within(budget_s, fastest_s)
     if plan.max_samples != wanted.max_samples:
         _logger.info(
             "the reference is slow (%.3g s a call): timed %d times instead of %d",

@@ -59,6 +59,7 @@ class TestFixed:
         assert followed(plan_of(max_samples=70))[0] == [Step(10, 50), Step(10, 20)]
         assert followed(plan_of(max_samples=70))[1:] == (70, "max_samples")
         assert followed(plan_of(min_samples=190))[1] == 190
+        assert plan_of(max_samples=1000).max_samples == 150  # or looks would be planned in vain
         assert followed(plan_of(min_samples=2))[1] == 150
 
     @given(

@@ -25,7 +25,6 @@ from fib_judge.timed import (
     TimedRun,
     WrongTimedCall,
     compared_plan,
-    has_pattern,
     merged,
     rows_of,
     time_distrusting,
@@ -34,6 +33,7 @@ from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
 from flashinfer_bench.bench.calls import measure
 from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_by, in_worker
 from flashinfer_bench.bench.evaluators.base import Check
+from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.tensors import derive_seed
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from fib_judge.integrity import Overhead, Violation
     from fib_judge.timed import TimedCheck
-    from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness, Evaluation, Solution
 
 
@@ -213,8 +212,9 @@ def _run_once(
                     check, correctness, call_s = check_all(verified)
                     if not check.passed:
                         return _Outcome(check, correctness)
-                    parts = _parts(verified, time.monotonic() - began, call_s)
-                    turns = stack.enter_context(reference_in_turns(verified))
+                    whole = replace(verified, part=_whole_plan(verified, call_s))
+                    parts = _parts(whole, time.monotonic() - began)
+                    turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
                 checks = baseline.checks[number :: len(parts)]
@@ -228,6 +228,13 @@ def _run_once(
                 if number + 1 < len(parts) or runs[-1].violation is not None:
                     attempt.worker.reusable = False
         timed = merged(runs)
+        usual = TimingPlan.of(baseline.config)
+        if usual.rounds and sum(part.total for part in parts) < usual.total:
+            note = (
+                f"fewer than {usual.total} timed calls, as a call, or one of the reference, is long"
+            )
+            noted = replace(timed.measurement, notes=(*timed.measurement.notes, note))
+            timed = replace(timed, measurement=noted)
         beside = turns.beside if turns is not None else None
     if timed.looks:
         evaluator = baseline.evaluator
@@ -243,7 +250,17 @@ def _run_once(
     return _Outcome(check, correctness, replace(timed, beside=beside))
 
 
-def _parts(attempt: VerifiedAttempt, called_s: float, call_s: float) -> list[TimingPlan]:
+def _whole_plan(attempt: VerifiedAttempt, call_s: float) -> TimingPlan:
+    """Return what all processes together have to do, if a call takes so many seconds."""
+    plan, baseline, device = attempt.plan, attempt.baseline, attempt.session.device
+    if device == "cpu" or not baseline.evaluator.finds_patterns:  # else fewer would show less
+        plan = plan.shortened(call_s)
+    if baseline.values is None or not attempt.session.config.profile_baseline:
+        return plan
+    return compared_plan(plan, len(baseline.checks), device)
+
+
+def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
     """Return what each process has to do.
 
     Where a process takes long until it can be timed, as with code that is compiled when it is first
@@ -251,11 +268,8 @@ def _parts(attempt: VerifiedAttempt, called_s: float, call_s: float) -> list[Tim
     """
     plan, baseline = attempt.plan, attempt.baseline
     config = baseline.config
-    if not has_pattern(baseline.evaluator):  # else a solution that is slow at first would show less
-        plan = plan.shortened(call_s)
     if not plan.rounds or baseline.values is None:
         return [plan]
-    plan = compared_plan(plan, len(baseline.checks), attempt.session.device)
     usual = 1
     if attempt.session.device == "cpu" and called_s < _READY_S:
         usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.total // _LEAST_CALLS)

@@ -119,7 +119,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 logger = logging.getLogger(__name__)
 
-_EVERY_IN_ROUNDS, _EVERY = 25, 10
+_EVERY_IN_ROUNDS, _EVERY, _LEAST_EVERY = 25, 10, 5
 """Timed calls of the solution from one turn of the reference to the next."""
 _SHARE = 0.25  # of the solution's calls
 _SETTLING = 2  # uncounted calls at the beginning of a turn: the caches have been another's
@@ -264,14 +264,16 @@ def reference_in_turns(attempt: VerifiedAttempt) -> Iterator[Optional[PairedRefe
 
 
 def _every(plan: TimingPlan) -> int:
-    return _EVERY_IN_ROUNDS if plan.rounds else _EVERY
+    if not plan.rounds:
+        return _EVERY
+    return max(_LEAST_EVERY, min(_EVERY_IN_ROUNDS, plan.total // _MANY_BLOCKS))
 
 
 def _is_worth_it(attempt: VerifiedAttempt) -> bool:
     baseline, plan = attempt.baseline, attempt.plan
     if baseline.measurement is None or baseline.reference is None:
         return False
-    if plan.max_samples < _every(plan):  # it would never have a turn
+    if plan.max_samples < (_EVERY_IN_ROUNDS if plan.rounds else _EVERY):  # too few to take turns
         return False
     return baseline.latency_ms <= _TURN_S * 1e3 and baseline.nbytes < _LARGEST_BYTES
 

@@ -13,7 +13,7 @@ from fib_judge.records import KeyedRandom
 from fib_judge.ring import LATE, SLOTS, Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
-from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+from flashinfer_bench.bench.evaluators.base import Check, Trial
 from flashinfer_bench.bench.evaluators.default import LOOSE
 from flashinfer_bench.bench.stopping import DEFAULT_MIN_SAMPLES
 from flashinfer_bench.data import EvaluationStatus
@@ -214,16 +214,14 @@ class TimedRun:
         )
 
 
-def has_pattern(evaluator: Evaluator) -> bool:
-    """Return whether an evaluator compares the outputs of all timed calls together."""
-    return type(evaluator).find_pattern is not Evaluator.find_pattern
-
-
 def compared_plan(plan: TimingPlan, checks: int, device: str) -> TimingPlan:
-    """Return a solution's plan of rounds: on a GPU with at most one call for each check, or 30."""
-    if device == "cpu" or not plan.rounds:
+    """Return a solution's plan of rounds: on a GPU with at most one call for each check, or 30.
+
+    On the CPU, and with a limit of time, it is unchanged.
+    """
+    if device == "cpu" or not plan.rounds or plan.max_seconds is not None:
         return plan
-    return plan.at_most(max(checks, DEFAULT_MIN_SAMPLES))
+    return plan.at_most(max(checks, DEFAULT_MIN_SAMPLES, plan.min_samples))
 
 
 def fresh_number(rng: random.Random) -> int:
@@ -324,7 +322,7 @@ class Course:
         outputs = self.outputs()
         problem = self.turn.problem() or (LATE if self.late else None)
         baseline = self.attempt.baseline
-        if has_pattern(baseline.evaluator):
+        if baseline.evaluator.finds_patterns:
             trial = _DrawnTrial(check.number, self.values, _on_cpu(check.expected))
             self.looks.append((trial, _on_cpu(outputs)))
         with self.attempt.deadline.stopped():

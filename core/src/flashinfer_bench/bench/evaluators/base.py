@@ -152,6 +152,11 @@ class Evaluator(ABC):
         """
         return self.check(definition, workload, trial, [outputs], config)
 
+    @property
+    def finds_patterns(self) -> bool:
+        """Whether it compares the outputs of all timed calls together."""
+        return type(self).find_pattern is not Evaluator.find_pattern
+
     def find_pattern(
         self,
         definition: Definition,

@@ -322,7 +322,8 @@ class TimingPlan:
         seconds = config.max_seconds
         if isinstance(rule, Fixed):  # rounds; fewer or more samples only where limits are set
             count, least = config.num_trials * config.iterations, config.min_samples or 1
-            most = config.max_samples or max(count, least)
+            whole = max(count, least)
+            most = min(config.max_samples or whole, whole)
             return cls(
                 Fixed(count), config.warmup_runs, config.iterations, least, most, seconds, True
             )
