@@ -123,6 +123,10 @@ class TestOverhead:
         timed = Overhead(0.02, into_ms=0.01, woken_ms=0.03).timed(claimed, into=into)
         assert timed.sample_ms == pytest.approx(sample_ms)
 
+    def test_the_first_look_counts_as_the_work_may_have_gone_on_until_then(self):
+        looked = replace(call(9.0), secured_ms=1.0, glance_ms=0.002)
+        assert Overhead(0.02).timed(looked, into=False).sample_ms == pytest.approx(0.982)
+
     @given(MS, MS)
     def test_no_noise_hides_much(self, beyond, spread):
         assert 0.05 <= Overhead(0.0, beyond_ms=beyond, spread_ms=spread).allowed_ms <= 0.1

@@ -87,6 +87,8 @@ class TimedCall:
         Remarks of the timer.
     waited_ms : float
         Milliseconds that the process, or the judge, could have run while others had its core.
+    glance_ms : float
+        Milliseconds, within `wall_ms`, that the first look at an output took after the answer.
     """
 
     sample_ms: float
@@ -98,6 +100,7 @@ class TimedCall:
     timer_version: str
     notes: tuple[str, ...] = ()
     waited_ms: float = 0.0
+    glance_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,7 @@ class Attempt:
             fired.enqueued_s * _MS,
             fired.woken_s * _MS,
             *(fired.timer, fired.timer_version, fired.notes),
+            glance_ms=fired.glance_s * _MS,
         )
 
 

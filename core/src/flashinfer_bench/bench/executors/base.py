@@ -172,6 +172,8 @@ class FiredCall:
         The timing backend that took the latency.
     notes : tuple of str
         Remarks of the timer (untrusted text).
+    glance_s : float
+        Seconds, within `wall_s`, that `Release.glance` took.
     """
 
     sample_ms: float
@@ -182,6 +184,7 @@ class FiredCall:
     timer: str
     timer_version: str
     notes: tuple[str, ...] = field(default=())
+    glance_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class CallTiming(Conversation):
         with self._exchange("time", timeout_s) as deadline, collector_paused():
             began = time.perf_counter()
             self._channel.send(request, deadline)
-            took: Optional[tuple[float, float, float, float]] = None
+            took: Optional[tuple[float, ...]] = None
             if release is not None:
                 took = self._released(request.go, release, deadline)
             payload = self._channel.receive(deadline)
@@ -130,7 +130,7 @@ class CallTiming(Conversation):
         number = _ATTACHED if attached else slot
         self._returned = _Returned(number, reply.values, reply.places, shown)
         notes = tuple(map(printable, reply.notes))
-        wall_s, secured_s, enqueued_s, woken_s = took or (whole, whole, 0.0, 0.0)
+        wall_s, secured_s, enqueued_s, woken_s, glance_s = took or (whole, whole, 0.0, 0.0, 0.0)
         return FiredCall(
             sample_ms=reply.sample_ms,
             wall_s=wall_s,
@@ -140,11 +140,12 @@ class CallTiming(Conversation):
             timer=timer,
             timer_version=printable(reply.timer_version),
             notes=notes,
+            glance_s=glance_s,
         )
 
     def _released(
         self, go: int, release: Release, deadline: Deadline
-    ) -> Optional[tuple[float, float, float, float]]:
+    ) -> Optional[tuple[float, ...]]:
         """Release a call, and return the seconds of a `FiredCall`.
 
         None if the process has something else to say.
@@ -171,17 +172,24 @@ class CallTiming(Conversation):
             if self._await_spinning(words, deadline) is None:
                 return None
         release.before()
-        glance = partial(release.glance, words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
-        began = time.perf_counter()
+        look = partial(release.glance, words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
+        clock, answered = time.perf_counter, [0.0]
+
+        def glance() -> None:
+            answered[0] = clock()
+            look()
+
+        began = clock()
         release.last()
         words[GO] = go
         seen = self._await_word(words, DONE, go, deadline, glance)
         if seen is None:
             return None
         release.answered(words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
-        secured = time.perf_counter()
+        secured = clock()
         release.after()
-        return seen - began, secured - began, words[ENQUEUED] / _NS, woken_s
+        times = seen - began, secured - began, words[ENQUEUED] / _NS, woken_s
+        return *times, seen - answered[0]
 
     def _await_spinning(self, words: memoryview, deadline: Deadline) -> Optional[float]:
         """Wait until the process does nothing but look at the page."""
