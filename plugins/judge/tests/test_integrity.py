@@ -126,6 +126,8 @@ class TestOverhead:
     def test_the_first_look_counts_as_the_work_may_have_gone_on_until_then(self):
         looked = replace(call(9.0), secured_ms=1.0, glance_ms=0.002)
         assert Overhead(0.02).timed(looked, into=False).sample_ms == pytest.approx(0.982)
+        held_up = replace(looked, glance_ms=0.9)  # no sample is longer than its call
+        assert Overhead(0.02).timed(held_up, into=False).sample_ms == pytest.approx(1.0)
 
     @given(MS, MS)
     def test_no_noise_hides_much(self, beyond, spread):

@@ -134,10 +134,10 @@ class Overhead:
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
         """Return a call with the judge's own time, on the CPU, as its sample."""
         late_ms = max(0.0, call.woken_ms - self.woken_ms)
-        # An answer may come before the work is done: until the first look, nobody can tell. So this
-        # look counts, though an exchange without a call has it, too.
-        late_ms += call.glance_ms
-        own_ms = call.secured_ms - (self.into_ms if into else self.exchange_ms) + late_ms
+        # An answer may come before the work is done: until the first look, nobody can tell. So the
+        # time of this look is not taken out, though an exchange without a call has it, too.
+        exchange_ms = max(0.0, (self.into_ms if into else self.exchange_ms) - call.glance_ms)
+        own_ms = call.secured_ms - exchange_ms + late_ms
         return replace(call, sample_ms=max(own_ms, shortest_call_ms("cpu")))
 
     def disturbed(self, calls: Sequence[TimedCall]) -> list[int]:
