@@ -141,7 +141,7 @@ def test_an_evaluation_has_its_reason_log_and_settings(show):
     assert text(browser, ".reason") == text(browser, "mark") == "ValueError: 12 is wrong"
     browser = show(f"evaluation/alice_double/w1?time={quote('2026-01-02 10:00:00')}")
     told = text(browser)
-    for line in ("Seed\n7", "Driver\n570.1", "Settings\nrtol 0.5", "There is a later evaluation"):
+    for line in ("Seed\n7", "Driver\n570.1", "Settings\nrtol 0.5", "A later evaluation supersedes"):
         assert line in told
 
 

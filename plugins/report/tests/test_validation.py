@@ -44,7 +44,7 @@ def test_the_page(browser, report, scheme):
     browser.call("Page.navigate", url=page.as_uri())
     browser.wait("document.title === 'Validation' && document.readyState === 'complete'")
     text = browser.run("document.body.innerText")
-    assert f"there is no definition '{HOSTILE}' in the dataset" in text
+    assert f"no definition '{HOSTILE}' in the dataset" in text
     assert "turned\u27e8202e\u27e9" in text
     assert browser.run("document.querySelectorAll('img, script').length") == 0
     assert browser.run("document.documentElement.scrollWidth") == 375
