@@ -32,7 +32,8 @@ def main() -> int:
     shutil.rmtree(arguments.output, ignore_errors=True)
     shutil.copytree(EXAMPLES / "sample-dataset", arguments.output)
     with (arguments.output / "results.tsv").open("w") as table:
-        run = ("run", arguments.output, "--log-level", "ERROR", *(options or QUICK))
+        quiet = ("--log-level", "ERROR") if sys.stderr.isatty() else ()  # there is a progress bar
+        run = ("run", arguments.output, *quiet, *(options or QUICK))
         code = fib(*run, stdout=table).returncode
     if code not in FINE:
         return code

@@ -64,7 +64,7 @@ const leaderboardView = (data, route) => {
   return [overall,
     make("h3", {}, "By definition"),
     make("p", { class: "note" }, leaders.length
-      ? `The first ${RANKS} ranks of each definition. Ranked are solutions that passed everywhere, without disputed latencies.`
+      ? `The first ${RANKS} ranks of each definition. Only solutions that passed on every workload, without disputed latencies, are ranked.`
       : "No solution passed on all of its workloads."),
     leaders.length ? new Table({ label: "leaders", noun: "row", columns: leaderColumns(data), rows: leaders, route,
       choices: [{ name: "Type", value: (s) => s.type }, { name: "Definition", value: (s) => s.definition },
