@@ -33,7 +33,6 @@ from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
 from flashinfer_bench.bench.calls import measure
 from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_by, in_worker
 from flashinfer_bench.bench.evaluators.base import Check
-from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.tensors import derive_seed
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from fib_judge.integrity import Overhead, Violation
     from fib_judge.timed import TimedCheck
+    from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness, Evaluation, Solution
 
 
@@ -212,7 +212,8 @@ def _run_once(
                     check, correctness, call_s = check_all(verified)
                     if not check.passed:
                         return _Outcome(check, correctness)
-                    whole = replace(verified, part=_whole_plan(verified, call_s))
+                    usual, plan = verified.plan, _whole_plan(verified, call_s)
+                    whole = replace(verified, part=plan)
                     parts = _parts(whole, time.monotonic() - began)
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
@@ -228,8 +229,7 @@ def _run_once(
                 if number + 1 < len(parts) or runs[-1].violation is not None:
                     attempt.worker.reusable = False
         timed = merged(runs)
-        usual = TimingPlan.of(baseline.config)
-        if usual.rounds and sum(part.total for part in parts) < usual.total:
+        if plan != usual:
             note = (
                 f"fewer than {usual.total} timed calls, as a call, or one of the reference, is long"
             )

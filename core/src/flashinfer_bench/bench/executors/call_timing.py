@@ -44,6 +44,8 @@ _LOOKS = 5000  # at a word, some 0.2 ms, until it is seen whether there is anoth
 _SPIN_S = 0.02
 _SLEPT_SHARE = 0.001  # of what a long call has taken so far, is how late its end may be seen
 _NS = 1e9
+_Times = tuple[float, float, float, float, float]
+"""Seconds of a `FiredCall`: wall, secured, enqueued, woken, glance."""
 _ATTACHED = -2  # number of the set whose axes are those of what is attached
 
 
@@ -116,7 +118,7 @@ class CallTiming(Conversation):
         with self._exchange("time", timeout_s) as deadline, collector_paused():
             began = time.perf_counter()
             self._channel.send(request, deadline)
-            took: Optional[tuple[float, ...]] = None
+            took: Optional[_Times] = None
             if release is not None:
                 took = self._released(request.go, release, deadline)
             payload = self._channel.receive(deadline)
@@ -143,9 +145,7 @@ class CallTiming(Conversation):
             glance_s=glance_s,
         )
 
-    def _released(
-        self, go: int, release: Release, deadline: Deadline
-    ) -> Optional[tuple[float, ...]]:
+    def _released(self, go: int, release: Release, deadline: Deadline) -> Optional[_Times]:
         """Release a call, and return the seconds of a `FiredCall`.
 
         None if the process has something else to say.
@@ -188,8 +188,8 @@ class CallTiming(Conversation):
         release.answered(words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
         secured = clock()
         release.after()
-        times = seen - began, secured - began, words[ENQUEUED] / _NS, woken_s
-        return *times, seen - answered[0]
+        enqueued_s = words[ENQUEUED] / _NS
+        return seen - began, secured - began, enqueued_s, woken_s, seen - answered[0]
 
     def _await_spinning(self, words: memoryview, deadline: Deadline) -> Optional[float]:
         """Wait until the process does nothing but look at the page."""
