@@ -9,7 +9,7 @@ from flashinfer_bench.report import DefinitionCoverage, PageInfo, render_page
 
 INFO = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
 WORKLOADS = ["N=1", "N=2", "N=10", "N=100"]
-UNPACKED = "![...document.querySelectorAll('#view pre')].some(p => p.innerText === '…')"
+UNPACKED = "![...document.querySelectorAll('#view pre, #view p')].some(p => p.innerText === '…')"
 FAILURE_LOG = "Traceback (most recent call last):\n  File 'x'\nValueError: 12 is wrong"
 
 
@@ -177,7 +177,7 @@ def test_filtering_and_logs_by_keyboard_alone(show, page):
     assert browser.run("document.activeElement.innerText.trim()") == "runtime error"
     browser.press("Enter")
     browser.wait("location.hash.startsWith('#/evaluation/c_failed/w2?')")
-    browser.wait("document.querySelector('#view pre.log').innerText.length > 3")
+    browser.wait(f"document.querySelector('#view pre.log') && {UNPACKED}")
     assert text(browser, "#view pre.log") == FAILURE_LOG
     assert text(browser, "#view pre.reason") == "ValueError: 12 is wrong"
     browser.run("history.back()")

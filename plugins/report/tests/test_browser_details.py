@@ -20,7 +20,7 @@ from flashinfer_bench.report import (
 
 ALICE = '"""Doubles."""\n\ndef run(x):\n    # <script>window.pwned = 1</script>\n    return x + x\n'
 BOB = ALICE.replace("x + x", "2 * x")
-UNPACKED = "![...document.querySelectorAll('#view pre')].some(p => p.innerText === '…')"
+UNPACKED = "![...document.querySelectorAll('#view pre, #view p')].some(p => p.innerText === '…')"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 VIEWS = (
     "leaderboard", "definitions", "definition/double", "solutions", "solution/alice_double",
@@ -140,6 +140,7 @@ def test_an_evaluation_has_its_reason_log_and_settings(show):
     browser = show("evaluation/bob_double/w2")
     assert text(browser, ".reason") == text(browser, "mark") == "ValueError: 12 is wrong"
     browser = show(f"evaluation/alice_double/w1?time={quote('2026-01-02 10:00:00')}")
+    browser.wait("document.querySelector('#view').innerText.includes('Settings and environment')")
     told = text(browser)
     for line in ("Seed\n7", "Driver\n570.1", "Settings\nrtol 0.5", "A later evaluation supersedes"):
         assert line in told

@@ -136,9 +136,11 @@ class Browser:
         return done["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Wait until an expression on the page is true."""
+        """Wait until the page shows its address and an expression is true; one that throws is not."""
+        shown = "(document.body.dataset.shown ?? location.hash) === location.hash"
+        met = f"(() => {{ try {{ return {shown} && !!({condition}) }} catch {{ return false }} }})()"
         deadline = time.monotonic() + 30
-        while not self.run(f"!!({condition})"):
+        while not self.run(met):
             assert time.monotonic() < deadline, (condition, self.problems)
             time.sleep(0.02)
 

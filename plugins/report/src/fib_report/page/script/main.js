@@ -40,6 +40,7 @@ const showViews = (data, title) => {
     const hash = hrefOf(route.view, route.names, route.query);
     made.set(hash, section);
     try { history.replaceState(null, "", hash); } catch { /* a page within another may not */ }
+    document.body.dataset.shown = location.hash;
     if (!VIEWS[route.view][2]) tabs.filter((tab) => tab.dataset.view === route.view).forEach((tab) => { tab.href = hash; });
   };
 
@@ -65,6 +66,7 @@ const showViews = (data, title) => {
       window.scrollTo(0, Math.min(window.scrollY, document.getElementById("views").offsetTop));
       place.querySelector("h2").focus({ preventScroll: true });
     }
+    document.body.dataset.shown = location.hash;
   };
   window.addEventListener("hashchange", () => show(true));
   show(false);
