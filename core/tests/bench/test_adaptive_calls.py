@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fib_tests.scripted import attempt_of
-from flashinfer_bench.bench import calls
-from flashinfer_bench.bench.calls import Deadline, measure, take_calls
+from flashinfer_bench.bench.calls import measure, take_calls
 from flashinfer_bench.bench.stopping import StoppingRule, TimingPlan
+from flashinfer_bench.bench.transport.deadline import Deadline
 
 
 class _Course:
@@ -89,11 +89,12 @@ class TestBatches:
 
 def test_what_is_waited_for_costs_no_time_of_a_deadline(monkeypatch):
     now = iter([100.0, 101.0, 900.0, 901.0])
-    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    clock = SimpleNamespace(monotonic=lambda: next(now))
+    monkeypatch.setattr("flashinfer_bench.bench.transport.deadline.time", clock)
     deadline = Deadline(10.0)
     with deadline.stopped():
         pass
-    assert deadline.remaining() == 8.0
+    assert deadline.remaining == 8.0
 
 
 def test_input_sets_take_turns_on_a_locked_device(executor, problems, session):

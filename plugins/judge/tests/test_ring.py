@@ -9,11 +9,12 @@ import torch
 
 from fib_judge.ring import DeviceTurn
 from fib_judge.timed import Course
-from flashinfer_bench.bench.calls import Attempt, Deadline
+from flashinfer_bench.bench.calls import Attempt
 from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
 from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.pool import Worker
 from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.bench.transport.deadline import Deadline
 
 SIZES = 64, 40_000  # elements: the process is stopped while more than 64 KiB are filled in
 STYLES = pytest.mark.parametrize("dps", [False, True], ids=["returns", "writes"])

@@ -136,9 +136,10 @@ class Browser:
         return done["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Wait until the page shows its address and an expression is true; one that throws is not."""
+        """Wait until the page shows its address, and an expression is true and does not throw."""
         shown = "(document.body.dataset.shown ?? location.hash) === location.hash"
-        met = f"(() => {{ try {{ return {shown} && !!({condition}) }} catch {{ return false }} }})()"
+        tried = f"try {{ return {shown} && !!({condition}) }} catch {{ return false }}"
+        met = f"(() => {{ {tried} }})()"
         deadline = time.monotonic() + 30
         while not self.run(met):
             assert time.monotonic() < deadline, (condition, self.problems)

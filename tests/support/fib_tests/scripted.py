@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flashinfer_bench.bench import memory
-from flashinfer_bench.bench.calls import Attempt, Deadline
+from flashinfer_bench.bench.calls import Attempt
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
 from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
 from flashinfer_bench.bench.executors.base import (
@@ -42,6 +42,7 @@ from flashinfer_bench.bench.pool import Worker, WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.session import Session
 from flashinfer_bench.bench.timing.wall import WallClockTimer
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data import (
     AxisConst,
     AxisVar,

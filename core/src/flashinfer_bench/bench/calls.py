@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
@@ -16,13 +15,14 @@ from flashinfer_bench.bench.stopping import Step, TimingPlan
 from flashinfer_bench.data.trace import dropped_numbers, rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from flashinfer_bench.bench.evaluators.base import Trial
     from flashinfer_bench.bench.executors.base import Candidate, Release, Stage
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
+    from flashinfer_bench.bench.transport.deadline import Deadline
     from flashinfer_bench.data import Solution
 
 SHORTEST_MS = 1e-9
@@ -35,33 +35,6 @@ _LONGEST_MS = 1e30  # what is claimed may be anything, and has to be stored
 _SETTLING = 2
 """Uncounted calls after a look. The process was stopped, and its caches have gone to others: the
 first call afterwards takes 5-20 % longer on a CPU, the third 1-5 %, as measured."""
-
-
-class Deadline:
-    """Seconds that may still be spent; the clock can be stopped while others are waited for.
-
-    Parameters
-    ----------
-    seconds : float
-        The budget.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def remaining(self) -> float:
-        """Return the seconds left; negative once the budget is exceeded."""
-        return self._end - time.monotonic()
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Do not count the time that the body takes."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._end += time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -156,7 +129,7 @@ class Attempt:
         CandidateTimeout
             If there are none; the candidate is ended.
         """
-        seconds = self.deadline.remaining()
+        seconds = self.deadline.remaining
         if seconds <= 0.0:
             self.candidate.close()
             raise CandidateTimeout(f"no time left of {self.deadline.seconds:g} s", stage=stage)

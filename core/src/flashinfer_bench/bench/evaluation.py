@@ -12,11 +12,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from flashinfer_bench._version import __version__
-from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement
+from flashinfer_bench.bench.calls import Attempt, Measurement
 from flashinfer_bench.bench.evaluators.default import LOOSE
 from flashinfer_bench.bench.executors import base
 from flashinfer_bench.bench.pool import RunInterrupted, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
 from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.errors import RunnerError

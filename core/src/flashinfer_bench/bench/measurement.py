@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 from flashinfer_bench._lazy import OldAttributes
 from flashinfer_bench._providers import install_hint
 from flashinfer_bench.bench import evaluation
-from flashinfer_bench.bench.calls import Attempt, Deadline, Measurement, measure
+from flashinfer_bench.bench.calls import Attempt, Measurement, measure
 from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
 from flashinfer_bench.bench.digests import definition_digest, inputs_crc32, trial_seed
 from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.bench.stopping import TimingPlan
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.errors import CapabilityError, RunnerError
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _reference_plan(attempt: Attempt, fastest_s: float) -> TimingPlan:
         if not wanted.rounds:
             wanted = TimingPlan.fixed(1, wanted.warmup, max(wanted.min_samples, FEW_CALLS.batch))
     limit_s = attempt.session.config.timeout_seconds
-    budget_s = min(limit_s * _TIMING_SHARE, attempt.deadline.remaining() * 0.9)
+    budget_s = min(limit_s * _TIMING_SHARE, attempt.deadline.remaining * 0.9)
     if wanted.max_seconds is not None:
         budget_s = min(budget_s, wanted.max_seconds)
     plan = wanted

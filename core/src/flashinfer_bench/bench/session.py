@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from flashinfer_bench.bench.builds import BuildAhead
-    from flashinfer_bench.bench.calls import Deadline
     from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.transport.deadline import Deadline
     from flashinfer_bench.data import Definition, Environment, Evaluation, Solution, Workload
 
 _logger = logging.getLogger(__name__)

@@ -21,7 +21,6 @@ from fib_judge.records import KeyedRandom
 from fib_judge.timed import Course
 from flashinfer_bench.bench.calls import (
     Attempt,
-    Deadline,
     Measurement,
     TimedCall,
     find_impossible,
@@ -29,6 +28,7 @@ from flashinfer_bench.bench.calls import (
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.executors.frozen import why_not
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.stats.distributions import t_quantile
 from flashinfer_bench.stats.intervals import Interval, ratio_interval

@@ -59,7 +59,7 @@ class Session:
 
     def __init__(
         self,
-        channel: Channel[wire.Message],
+        channel: Channel,
         device: str,
         registry: BuilderRegistry,
         timers: Mapping[str, Union[Timer, Exception]],

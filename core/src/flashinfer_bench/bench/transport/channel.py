@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, Any, Generic, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.transport.frames import (
     FrameKind,
@@ -16,7 +16,6 @@ from flashinfer_bench.bench.transport.messages import (
     REQUESTS,
     Codec,
     Message,
-    MessageT,
     TensorValue,
     Value,
     encode,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.transport.deadline import Deadline
 
 
-class Channel(Generic[MessageT]):
+class Channel:
     """One end of a conversation; used by one thread at a time.
 
     Parameters
@@ -44,9 +43,7 @@ class Channel(Generic[MessageT]):
         How to wait for the socket.
     """
 
-    def __init__(
-        self, sock: socket.socket, incoming: Codec[MessageT], *, wait: Waiter = wait_ready
-    ) -> None:
+    def __init__(self, sock: socket.socket, incoming: Codec, *, wait: Waiter = wait_ready) -> None:
         self._stream = FrameStream(sock, wait=wait)
         self._incoming = incoming
 
@@ -75,7 +72,7 @@ class Channel(Generic[MessageT]):
             if blob is not None:
                 self._stream.send(FrameKind.BLOB, blob, deadline)
 
-    def receive(self, deadline: Deadline) -> MessageT:
+    def receive(self, deadline: Deadline) -> Message:
         """Receive one message.
 
         Raises
@@ -156,11 +153,11 @@ def _blob_size(record: Value) -> Optional[int]:
     return None
 
 
-def judge_end(sock: socket.socket, *, wait: Waiter = wait_ready) -> Channel[Message]:
+def judge_end(sock: socket.socket, *, wait: Waiter = wait_ready) -> Channel:
     """Return the end that sends requests and receives replies."""
     return Channel(sock, REPLIES, wait=wait)
 
 
-def candidate_end(sock: socket.socket) -> Channel[Message]:
+def candidate_end(sock: socket.socket) -> Channel:
     """Return the end that receives requests and sends replies."""
     return Channel(sock, REQUESTS)

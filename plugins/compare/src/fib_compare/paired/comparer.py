@@ -26,7 +26,6 @@ from fib_judge.records import KeyedRandom, VerifiedAttempt, VerifiedBaseline, Ve
 from fib_judge.reference import prepare_baseline
 from fib_judge.timed import FEWEST_CHECKS, secret_schedule
 from flashinfer_bench.bench.backends import choose_devices
-from flashinfer_bench.bench.calls import Deadline
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.measurement import ReferenceFailed, Task
@@ -37,6 +36,7 @@ from flashinfer_bench.bench.plan import (
 )
 from flashinfer_bench.bench.pool import solution_key
 from flashinfer_bench.bench.session import IsolatedRunner
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.errors import (
     CapabilityError,
     ConfigError,
@@ -202,16 +202,16 @@ class ContestRun:
     def _decide(self, baseline: VerifiedBaseline) -> Stopped:
         settings, cap, took_s = self._settings, self._cap, self._took_s
         # While there is time for another launch.
-        while len(took_s) < _FEWEST_LAUNCHES or cap.remaining() > max(took_s[-_RECENT:]):
-            began = cap.remaining()
+        while len(took_s) < _FEWEST_LAUNCHES or cap.remaining > max(took_s[-_RECENT:]):
+            began = cap.remaining
             try:
                 launch = self._launch(baseline)
             except NoTimeLeft:
                 return "time"
-            took_s.append(began - cap.remaining())
+            took_s.append(began - cap.remaining)
             if launch is not None:
                 self._launches.append(launch)
-            self._on_launch(len(self._launches), settings.max_seconds - cap.remaining())
+            self._on_launch(len(self._launches), settings.max_seconds - cap.remaining)
             if launch is not None and enough(
                 self._launches, settings.min_effect, settings.alpha, tests=self._tests
             ):

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from fib_compare.paired.sides import Side
     from fib_judge.records import VerifiedSession
     from fib_judge.timed import TimedCheck
-    from flashinfer_bench.bench.calls import Deadline, TimedCall
+    from flashinfer_bench.bench.calls import TimedCall
     from flashinfer_bench.bench.executors.base import Candidate
+    from flashinfer_bench.bench.transport.deadline import Deadline
 
     Schedule = Mapping[int, TimedCheck]
 
@@ -362,7 +363,7 @@ def _warmed_up(
 
 
 def _require_time(cap: Deadline) -> None:
-    if cap.remaining() <= 0.0:
+    if cap.remaining <= 0.0:
         raise NoTimeLeft(f"the time limit of {cap.seconds:g} s for this comparison is over")
 
 

@@ -12,13 +12,13 @@ from fib_judge.integrity import Violation, find_violation
 from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import (
     Attempt,
-    Deadline,
     TimedCall,
     find_impossible,
 )
 from flashinfer_bench.bench.evaluation import build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.measurement import ReferenceFailed, checked_outputs
+from flashinfer_bench.bench.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     import random
