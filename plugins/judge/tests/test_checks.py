@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fib_judge.integrity import Overhead
 from fib_judge.timed import TimedCheck, number_of_checks, secret_places, secret_schedule
-from flashinfer_bench.bench.calls import TimedCall
+from flashinfer_bench.bench.executors.base import TimedCall
 
 PLENTY = 2**40
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fib_judge.floor import Floor
 from fib_judge.integrity import Overhead, find_violation, shortest_call_ms
 from fib_judge.timed import TimedRun
-from flashinfer_bench.bench.calls import Measurement, TimedCall
+from flashinfer_bench.bench.calls import Measurement
+from flashinfer_bench.bench.executors.base import TimedCall
 
 MS = st.floats(0.0, 1e6)
 QUIET = Overhead(0.02, beyond_ms=0.1, spread_ms=0.002, enqueued_ms=0.05)

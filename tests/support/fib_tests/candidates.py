@@ -25,7 +25,7 @@ from flashinfer_bench.data import Definition, Solution
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flashinfer_bench.bench.executors.base import Candidate, Executor, FiredCall
+    from flashinfer_bench.bench.executors.base import Candidate, Executor, TimedCall
 
 N = 8
 
@@ -90,7 +90,7 @@ class Bench:
         candidate.put_inputs(0, values, {"n": N}, timeout_s=30)
         return candidate
 
-    def time(self, candidate: Candidate, calls: int = 1, *, timer="cpu") -> list[FiredCall]:
+    def time(self, candidate: Candidate, calls: int = 1, *, timer="cpu") -> list[TimedCall]:
         """Time calls with inputs as they were put."""
         return [candidate.fire(0, timer=timer, timeout_s=30) for _ in range(calls)]
 

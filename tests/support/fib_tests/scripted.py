@@ -34,8 +34,8 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
     Compiled,
     Executor,
-    FiredCall,
     Loaded,
+    TimedCall,
 )
 from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.pool import Worker, WorkerPool
@@ -202,7 +202,7 @@ class FakeCandidate(Candidate):
         release: Release | None = None,
         cold: bool = False,
         empty: bool | None = None,
-    ) -> FiredCall:
+    ) -> TimedCall:
         assert timeout_s > 0
         version = self._space.get("VERSION", WallClockTimer.version)
         overhead = self._milliseconds("OVERHEAD_MS", 0.01)
@@ -213,7 +213,7 @@ class FakeCandidate(Candidate):
             release.last()
             release.answered([])
             release.after()
-            return FiredCall(0.0, overhead / 1e3, overhead / 1e3, 0.0, 0.0, timer, version)
+            return TimedCall(0.0, overhead, overhead, 0.0, 0.0, timer, version)
         self._events.append(("fire", self.pid, slot, timer))
         inputs = self._inputs[slot] if release is None else self._attached[slot]
         if release is not None:
@@ -234,7 +234,7 @@ class FakeCandidate(Candidate):
         wall = sample + overhead + self._milliseconds("HIDDEN_MS", 0.0)
         self._fired += 1
         notes = tuple(self._space.get("NOTES", ()))
-        return FiredCall(sample, wall / 1e3, wall / 1e3, 0.0, 0.0, timer, version, notes)
+        return TimedCall(sample, wall, wall, 0.0, 0.0, timer, version, notes)
 
     def places(self) -> list[tuple[int, int] | None]:
         return [

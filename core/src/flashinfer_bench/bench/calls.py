@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flashinfer_bench.bench.evaluators.base import Trial
-    from flashinfer_bench.bench.executors.base import Candidate, Release, Stage
+    from flashinfer_bench.bench.executors.base import Candidate, Release, Stage, TimedCall
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
@@ -28,52 +28,12 @@ if TYPE_CHECKING:
 SHORTEST_MS = 1e-9
 """A picosecond: nothing is faster, and quotients stay finite."""
 
-_MS = 1e3
 _CLOCK_SLACK = 1.1  # between the timer's clock and the judge's
 _CLOCK_SLACK_MS = 0.05
 _LONGEST_MS = 1e30  # what is claimed may be anything, and has to be stored
 _SETTLING = 2
 """Uncounted calls after a look. The process was stopped, and its caches have gone to others: the
 first call afterwards takes 5-20 % longer on a CPU, the third 1-5 %, as measured."""
-
-
-@dataclass(frozen=True)
-class TimedCall:
-    """What is known of one timed call.
-
-    Attributes
-    ----------
-    sample_ms : float
-        Its latency in milliseconds, as the candidate tells it: untrusted.
-    wall_ms : float
-        Milliseconds by the judge's clock from its release until the answer.
-    secured_ms : float
-        … until the judge had secured what was there then.
-    enqueued_ms : float
-        Milliseconds that the call took to return to the host, as the candidate tells, where a
-        device works by itself; elsewhere 0.
-    woken_ms : float
-        Milliseconds that the process needed to wait for its release after it had stood still.
-    timer, timer_version : str
-        What took the latency, as the candidate tells it.
-    notes : tuple of str
-        Remarks of the timer.
-    waited_ms : float
-        Milliseconds that the process, or the judge, could have run while others had its core.
-    glance_ms : float
-        Milliseconds, within `wall_ms`, that the first look at an output took after the answer.
-    """
-
-    sample_ms: float
-    wall_ms: float
-    secured_ms: float
-    enqueued_ms: float
-    woken_ms: float
-    timer: str
-    timer_version: str
-    notes: tuple[str, ...] = ()
-    waited_ms: float = 0.0
-    glance_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -155,22 +115,13 @@ class Attempt:
         CandidateError
             If it fails, or no time is left.
         """
-        fired = self.candidate.fire(
+        return self.candidate.fire(
             slot,
             timer=self.session.timer,
             timeout_s=self.left("time"),
             release=release,
             cold=self.baseline.config.cache == "cold",
             empty=empty,
-        )
-        return TimedCall(
-            fired.sample_ms,
-            fired.wall_s * _MS,
-            fired.secured_s * _MS,
-            fired.enqueued_s * _MS,
-            fired.woken_s * _MS,
-            *(fired.timer, fired.timer_version, fired.notes),
-            glance_ms=fired.glance_s * _MS,
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fib_compare.paired.sides import CannotCompare, Disputes, Side
 from fib_judge.integrity import Overhead
-from flashinfer_bench.bench.calls import TimedCall
+from flashinfer_bench.bench.executors.base import TimedCall
 
 
 def calls(sample_ms: float = 5.0, unseen_ms: float = 0.0, enqueued_ms: float = 0.0) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_compare.paired.launch import Cores, LaunchSize, NoTimeLeft, take_launch
-from flashinfer_bench.bench.calls import TimedCall
+from flashinfer_bench.bench.executors.base import TimedCall
 from flashinfer_bench.bench.transport.deadline import Deadline
 
 

@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Literal, Optional
 
-from flashinfer_bench.bench.calls import TimedCall, find_impossible
+from flashinfer_bench.bench.calls import find_impossible
 from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fib_judge.floor import Floor
+    from flashinfer_bench.bench.executors.base import TimedCall
 
 Rule = Literal["unaccounted time", "floor", "samples", "timer"]
 

@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Optional
 
 from fib_judge.records import KeyedRandom
 from fib_judge.timed import Course
-from flashinfer_bench.bench.calls import (
-    Attempt,
-    Measurement,
-    TimedCall,
-    find_impossible,
-)
+from flashinfer_bench.bench.calls import Attempt, Measurement, find_impossible
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
 from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.executors.frozen import why_not
@@ -38,6 +33,7 @@ if TYPE_CHECKING:
     from fib_judge.calibration import Ceilings
     from fib_judge.integrity import Overhead
     from fib_judge.records import VerifiedAttempt
+    from flashinfer_bench.bench.executors.base import TimedCall
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.stopping import TimingPlan
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fib_judge.paired_reference import PairedSamples
     from fib_judge.records import VerifiedAttempt
     from fib_judge.values import Values
+    from flashinfer_bench.bench.executors.base import TimedCall
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness
@@ -262,7 +263,7 @@ class Course:
         self.loose = False  # whether any was right by a loose tolerance alone
         self.correctness: Optional[Correctness] = None  # of the last look
 
-    def fire(self, number: Optional[int] = None, *, secured: bool = False) -> calls.TimedCall:
+    def fire(self, number: Optional[int] = None, *, secured: bool = False) -> TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
         if number is None:
             number = fresh_number(self._rng)
@@ -274,7 +275,7 @@ class Course:
         self.late = self.late or turn.late
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
 
-    def empty(self, *, into: bool) -> calls.TimedCall:
+    def empty(self, *, into: bool) -> TimedCall:
         """Make everything but a call, as if outputs were written into, or returned."""
         given = self.values.given_on_device
         turn = self.ring.turn(given, self._rng, secured=True, into=into)
@@ -389,7 +390,7 @@ class CheckedCourse(Course):
         used = {id(check) for check in self._schedule.values()}
         return [check for check in self._checks if id(check) not in used]
 
-    def take(self, place: Optional[int]) -> calls.TimedCall:
+    def take(self, place: Optional[int]) -> TimedCall:
         """Make a call, timed or not, and compare what it left behind if its turn has come."""
         check = self._schedule.get(place) if place is not None else None
         call = self.fire(None if check is None else check.number, secured=check is not None)
@@ -479,7 +480,7 @@ def time_distrusting(
     return TimedRun(measurement, facts, violation, looks=tuple(course.looks))
 
 
-def _with_host(call: calls.TimedCall) -> calls.TimedCall:
+def _with_host(call: TimedCall) -> TimedCall:
     """Return a call whose latency includes what it took to return to the host."""
     sample_ms = min(call.sample_ms + call.enqueued_ms, call.wall_ms)
     return replace(call, sample_ms=sample_ms, enqueued_ms=0.0)

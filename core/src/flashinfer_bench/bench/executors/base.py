@@ -150,41 +150,44 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class FiredCall:
-    """Answer to `Candidate.fire`: one timed call.
+class TimedCall:
+    """What is known of one timed call.
 
     Attributes
     ----------
     sample_ms : float
         Its latency in milliseconds, as the candidate tells it: untrusted.
-    wall_s : float
-        Seconds by the judge's own clock from before `Release.last` until its answer was seen; of
-        inputs that were put, from the request until the answer was read.
-    secured_s: float
+    wall_ms : float
+        Milliseconds by the judge's own clock from before `Release.last` until its answer was seen;
+        of inputs that were put, from the request until the answer was read.
+    secured_ms : float
         … until `Release.answered` was done.
-    enqueued_s : float
-        Seconds that the call took to return to the host, as the candidate tells, where a device
-        works by itself; elsewhere 0.
-    woken_s : float
-        Seconds from just before the process was let go on, after it had stood still for
+    enqueued_ms : float
+        Milliseconds that the call took to return to the host, as the candidate tells, where a
+        device works by itself; elsewhere 0.
+    woken_ms : float
+        Milliseconds from just before the process was let go on, after it had stood still for
         `Release.fill`, until it waited for its release again.
     timer, timer_version : str
-        The timing backend that took the latency.
+        What took the latency, as the candidate tells it.
     notes : tuple of str
         Remarks of the timer (untrusted text).
-    glance_s : float
-        Seconds, within `wall_s`, that `Release.glance` took.
+    waited_ms : float
+        Milliseconds that the process, or the judge, could have run while others had its core.
+    glance_ms : float
+        Milliseconds, within `wall_ms`, that `Release.glance` took.
     """
 
     sample_ms: float
-    wall_s: float
-    secured_s: float
-    enqueued_s: float
-    woken_s: float
+    wall_ms: float
+    secured_ms: float
+    enqueued_ms: float
+    woken_ms: float
     timer: str
     timer_version: str
-    notes: tuple[str, ...] = field(default=())
-    glance_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    waited_ms: float = 0.0
+    glance_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -356,7 +359,7 @@ class Candidate(ABC):
         release: Optional[Release] = None,
         cold: bool = False,
         empty: Optional[bool] = None,
-    ) -> FiredCall:
+    ) -> TimedCall:
         """Make and time one call.
 
         Parameters

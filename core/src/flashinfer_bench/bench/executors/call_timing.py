@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.candidate.processes import freezer_of
-from flashinfer_bench.bench.executors.base import Attachment, FiredCall, Release
+from flashinfer_bench.bench.executors.base import Attachment, Release, TimedCall
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
 from flashinfer_bench.bench.executors.log import printable
@@ -43,9 +43,9 @@ _ENDING_S = 1.0  # what a process may take that has been killed
 _LOOKS = 5000  # at a word, some 0.2 ms, until it is seen whether there is another answer
 _SPIN_S = 0.02
 _SLEPT_SHARE = 0.001  # of what a long call has taken so far, is how late its end may be seen
-_NS = 1e9
+_MS, _NS_PER_MS = 1e3, 1e6
 _Times = tuple[float, float, float, float, float]
-"""Seconds of a `FiredCall`: wall, secured, enqueued, woken, glance."""
+"""Milliseconds of a `TimedCall`: wall, secured, enqueued, woken, glance."""
 _ATTACHED = -2  # number of the set whose axes are those of what is attached
 
 
@@ -103,7 +103,7 @@ class CallTiming(Conversation):
         release: Optional[Release] = None,
         cold: bool = False,
         empty: Optional[bool] = None,
-    ) -> FiredCall:
+    ) -> TimedCall:
         """Make and time one call; see `Candidate.fire`."""
         attached = release is not None
         # Where the process does not stand still, inputs are written when the clock runs.
@@ -122,7 +122,7 @@ class CallTiming(Conversation):
             if release is not None:
                 took = self._released(request.go, release, deadline)
             payload = self._channel.receive(deadline)
-            whole = time.perf_counter() - began
+            whole_ms = (time.perf_counter() - began) * _MS
             reply = self._expect("time", request, wire.Fired, payload)
             if attached and took is None:
                 raise ProtocolError("it reported a call not answered in the shared page")
@@ -132,21 +132,13 @@ class CallTiming(Conversation):
         number = _ATTACHED if attached else slot
         self._returned = _Returned(number, reply.values, reply.places, shown)
         notes = tuple(map(printable, reply.notes))
-        wall_s, secured_s, enqueued_s, woken_s, glance_s = took or (whole, whole, 0.0, 0.0, 0.0)
-        return FiredCall(
-            sample_ms=reply.sample_ms,
-            wall_s=wall_s,
-            secured_s=secured_s,
-            enqueued_s=enqueued_s,
-            woken_s=woken_s,
-            timer=timer,
-            timer_version=printable(reply.timer_version),
-            notes=notes,
-            glance_s=glance_s,
-        )
+        wall, secured, enqueued, woken, glance = took or (whole_ms, whole_ms, 0.0, 0.0, 0.0)
+        told = timer, printable(reply.timer_version), notes
+        times = reply.sample_ms, wall, secured, enqueued, woken
+        return TimedCall(*times, *told, glance_ms=glance)
 
     def _released(self, go: int, release: Release, deadline: Deadline) -> Optional[_Times]:
-        """Release a call, and return the seconds of a `FiredCall`.
+        """Release a call, and return the times of a `TimedCall`.
 
         None if the process has something else to say.
         """
@@ -154,7 +146,7 @@ class CallTiming(Conversation):
         assert words is not None
         if self._await_spinning(words, deadline) is None:
             return None
-        woken_s = 0.0
+        woken_ms = 0.0
         if release.stopped and self._memory >= 0:
             frozen = self._freeze(deadline)
             try:
@@ -166,7 +158,7 @@ class CallTiming(Conversation):
             spinning = self._await_spinning(words, deadline)
             if spinning is None:
                 return None
-            woken_s = spinning - thawed
+            woken_ms = (spinning - thawed) * _MS
         else:
             release.fill()
             if self._await_spinning(words, deadline) is None:
@@ -188,8 +180,9 @@ class CallTiming(Conversation):
         release.answered(words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
         secured = clock()
         release.after()
-        enqueued_s = words[ENQUEUED] / _NS
-        return seen - began, secured - began, enqueued_s, woken_s, seen - answered[0]
+        wall_ms, secured_ms = (seen - began) * _MS, (secured - began) * _MS
+        glance_ms = (seen - answered[0]) * _MS
+        return wall_ms, secured_ms, words[ENQUEUED] / _NS_PER_MS, woken_ms, glance_ms
 
     def _await_spinning(self, words: memoryview, deadline: Deadline) -> Optional[float]:
         """Wait until the process does nothing but look at the page."""

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from fib_compare.paired.sides import Side
     from fib_judge.records import VerifiedSession
     from fib_judge.timed import TimedCheck
-    from flashinfer_bench.bench.calls import TimedCall
-    from flashinfer_bench.bench.executors.base import Candidate
+    from flashinfer_bench.bench.executors.base import Candidate, TimedCall
     from flashinfer_bench.bench.transport.deadline import Deadline
 
     Schedule = Mapping[int, TimedCheck]

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Optional
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
 from fib_judge.integrity import Violation, find_violation
 from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
-from flashinfer_bench.bench.calls import (
-    Attempt,
-    TimedCall,
-    find_impossible,
-)
+from flashinfer_bench.bench.calls import Attempt, find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.measurement import ReferenceFailed, checked_outputs
@@ -25,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
+    from flashinfer_bench.bench.executors.base import TimedCall
 
 
 class CannotCompare(Exception):
