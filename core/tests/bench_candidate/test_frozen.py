@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashinfer_bench.bench.candidate.processes import freezer_of  # noqa: E402
+from flashinfer_bench.bench.candidate.processes import freezer_of, tree_of  # noqa: E402
 from flashinfer_bench.bench.executors import frozen  # noqa: E402
 from flashinfer_bench.bench.executors.frozen import FrozenTree  # noqa: E402
 from flashinfer_bench.errors import ProtocolError  # noqa: E402
@@ -91,11 +91,11 @@ def test_children_in_other_sessions_stand_still(start):
         first = number(tree, address)
         time.sleep(0.05)
         assert number(tree, address) == first
-        below = set(frozen._tree(process.pid)) - {process.pid}
+        below = set(tree_of(process.pid)) - {process.pid}
         assert len(below) == 2
     finally:
         tree.thaw()
-        for pid in set(frozen._tree(process.pid)) - {process.pid}:
+        for pid in set(tree_of(process.pid)) - {process.pid}:
             os.kill(pid, signal.SIGKILL)
 
 
@@ -111,7 +111,7 @@ def test_a_process_that_keeps_forking_is_caught_up_with(start):
     line(process)
     for _ in range(5):
         tree = FrozenTree(process.pid, freezer_of(process.pid), timeout_s=10)
-        assert all(frozen._stands_still(pid) for pid in frozen._tree(process.pid))
+        assert all(frozen._stands_still(pid) for pid in tree_of(process.pid))
         tree.thaw()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashinfer_bench.bench.candidate.processes import own_children
+from flashinfer_bench.bench.candidate.processes import children_of
 from flashinfer_bench.bench.executors import server as server_module
 from flashinfer_bench.bench.executors.base import CandidateCrashed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
@@ -44,16 +44,16 @@ def put_and_load(candidate, definition, solution):
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_what_was_begun_is_used_and_ended(plugin_in_reach, waits):
-    before = set(own_children())
+    before = set(children_of(os.getpid()))
     executor = ForkExecutor("cpu")
     executor.begin()
     executor.begin()
-    (begun,) = set(own_children()) - before
+    (begun,) = set(children_of(os.getpid())) - before
     if waits:
         executor.spawn().close()
-        assert set(own_children()) - before == {begun}
+        assert set(children_of(os.getpid())) - before == {begun}
     executor.close()
-    assert set(own_children()) == before
+    assert set(children_of(os.getpid())) == before
 
 
 def test_a_solution_keeps_off_the_judges_core(executor, definition_of, solution_of):
@@ -86,7 +86,7 @@ def test_the_judge_stays_on_its_core_and_works_alone_while_it_times():
 def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, eventually):
     server_executor.spawn().close()
     server = server_executor._runs.server
-    ours, theirs, children = descriptors(), descriptors(server.pid), len(own_children())
+    ours, theirs, children = descriptors(), descriptors(server.pid), len(children_of(os.getpid()))
     for number in range(200):
         candidate = server_executor.spawn()
         if number % 3 == 0:
@@ -95,7 +95,7 @@ def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, event
     assert descriptors() == ours
     # At most: the server may not have let go of the first one when its descriptors were counted.
     assert eventually(lambda: descriptors(server.pid) <= theirs)
-    assert len(own_children()) == children
+    assert len(children_of(os.getpid())) == children
     their_children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     assert eventually(lambda: not their_children.read_text().split())
     assert eventually(lambda: not list(server._folder.iterdir()))
@@ -195,14 +195,14 @@ class TestServerDoesNotStart:
             executor.close()
 
     def test_nothing_is_left(self, monkeypatch, tmp_path, descriptors):
-        before, children = descriptors(), len(own_children())
+        before, children = descriptors(), len(children_of(os.getpid()))
         scratch = tmp_path / "scratch"
         scratch.mkdir()
         monkeypatch.setattr(server_module.tempfile, "tempdir", str(scratch))
         monkeypatch.setattr(sys, "executable", "/no/such/python")
         with pytest.raises(RunnerFatalError):
             self.start()
-        assert (descriptors(), len(own_children())) == (before, children)
+        assert (descriptors(), len(children_of(os.getpid()))) == (before, children)
         assert not list(scratch.iterdir())
 
 

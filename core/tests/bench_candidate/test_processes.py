@@ -29,15 +29,15 @@ def test_die_with_parent_when_it_is_gone_already():
 def test_strays_are_killed_and_the_others_spared():
     code = (
         "import os, subprocess\n"
-        "from flashinfer_bench.bench.candidate.processes import adopt_orphans, own_children\n"
+        "from flashinfer_bench.bench.candidate.processes import adopt_orphans, children_of\n"
         "from flashinfer_bench.bench.candidate.children import kill_strays\n"
         "assert adopt_orphans()\n"
         "spared = subprocess.Popen(['sleep', '1000'])\n"
         "shell = 'setsid sh -c \"sleep 1000 & setsid sleep 1000 & wait\" & sleep 0.2'\n"
         "subprocess.run(['sh', '-c', shell])\n"
-        "assert len(own_children()) == 2, own_children()\n"
+        "assert len(children_of(os.getpid())) == 2, children_of(os.getpid())\n"
         "kill_strays({spared.pid})\n"
-        "assert own_children() == [spared.pid], own_children()\n"
+        "assert children_of(os.getpid()) == [spared.pid], children_of(os.getpid())\n"
         "spared.kill(); spared.wait()\n"
         "kill_strays(())\n"
         "print('done')\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashinfer_bench.bench.candidate.processes import own_children
+from flashinfer_bench.bench.candidate.processes import children_of
 from flashinfer_bench.bench.executors.base import (
     CandidateCrashed,
     CandidateFailed,
@@ -68,7 +68,7 @@ def test_from_start_to_crash(executor, exists, descriptors, definition_of, solut
     assert not exists(candidate.pid)
     assert not folder.exists()
     assert descriptors() == ours
-    assert candidate.pid not in own_children()
+    assert candidate.pid not in children_of(os.getpid())
 
 
 def test_a_hang_is_killed_with_all_that_it_started(

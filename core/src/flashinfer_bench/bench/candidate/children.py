@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.candidate.folders import remove_folder
-from flashinfer_bench.bench.candidate.processes import kill, kill_group, own_children
+from flashinfer_bench.bench.candidate.processes import children_of, kill, kill_group
 from flashinfer_bench.bench.transport.control import MAX_PACKET_BYTES, Exited, pack
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def kill_strays(spared: Collection[int]) -> None:
         Children that are none of that.
     """
     deadline = time.monotonic() + _STRAYS_TIMEOUT_S
-    while strays := [child for child in own_children() if child not in spared]:
+    while strays := [child for child in children_of(os.getpid()) if child not in spared]:
         for stray in strays:
             kill(stray)
             with contextlib.suppress(ChildProcessError):

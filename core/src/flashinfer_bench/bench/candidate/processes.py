@@ -55,10 +55,7 @@ def adopt_orphans() -> bool:
 
 def thread_count() -> int:
     """Return the number of threads of this process as the system sees it; 1 if it does not say."""
-    try:
-        return len(list(Path("/proc/self/task").iterdir()))
-    except OSError:
-        return 1
+    return len(tasks_of(os.getpid())) or 1
 
 
 def kill_group(pid: int) -> None:
@@ -151,38 +148,27 @@ def freezer_of(pid: int) -> Optional[Freezer]:
     return next(filter(None, map(Freezer.of_group, own)), None)
 
 
-def own_children() -> list[int]:
-    """Return the children that this thread has, zombies included (Linux; empty elsewhere)."""
-    me = os.getpid()
+def tasks_of(pid: int) -> list[Path]:
+    """Return the folders of a process's threads (Linux; empty elsewhere, and if it is gone)."""
     try:
-        return [int(child) for child in Path(f"/proc/self/task/{me}/children").read_text().split()]
-    except OSError:  # a kernel built without that file
-        return [child for child, parent in _processes() if parent == me]
-
-
-def descendants_of(pid: int) -> list[int]:
-    """Return children, grandchildren and so on of `pid`, nearest first (Linux; empty elsewhere)."""
-    known = list(_processes())
-    found = [pid]
-    for ancestor in found:
-        found += [child for child, parent in known if parent == ancestor and child not in found]
-    return found[1:]
-
-
-def _processes() -> Iterator[tuple[int, int]]:
-    """Yield pid and parent of every process."""
-    try:
-        names = [entry.name for entry in Path("/proc").iterdir()]
+        return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        return
-    for name in names:
-        if name.isdigit():
-            # It may end at any moment.
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                yield int(name), _parent_of(name)
+        return []
 
 
-def _parent_of(name: str) -> int:
-    stat = Path("/proc", name, "stat").read_bytes()
-    # The name in parentheses may hold anything, parentheses and newlines included.
-    return int(stat[stat.rindex(b")") + 1 :].split()[1])
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, zombies included (Linux; empty elsewhere)."""
+    found: list[int] = []
+    for task in tasks_of(pid):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def tree_of(pid: int) -> Iterator[int]:
+    """Yield a process, and then its descendants (Linux; none elsewhere)."""
+    waiting = [pid]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting += children_of(current)

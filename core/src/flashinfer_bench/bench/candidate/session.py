@@ -8,7 +8,6 @@ solution shares its memory, so the judge believes none of its replies.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from flashinfer_bench.bench.candidate.failures import MAX_NAME, clip, describe_f
 from flashinfer_bench.bench.candidate.processes import libc
 from flashinfer_bench.bench.candidate.subject import Subject, is_usable
 from flashinfer_bench.bench.candidate.timed_calls import Attached, InputSet, TimedCalls, require_few
+from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
@@ -84,7 +84,7 @@ class Session:
         self._timed_calls = TimedCalls(self._device_control)
         self._pid, self._getpid, self._exit = os.getpid(), os.getpid, os._exit
         self._flush_c = libc().fflush
-        self._pause = CollectorPause()
+        self._pause, self._paused = collector_paused(), False
 
     def run(self) -> None:
         """Answer requests until the judge ends the conversation.
@@ -109,8 +109,17 @@ class Session:
         if self._getpid() != self._pid:
             self._exit(0)  # a process that the solution forked has come back here
         self._flush()
-        self._pause.set(isinstance(request, wire.Fire))
+        self._pause_collector(isinstance(request, wire.Fire))
         self._channel.send(reply, Deadline.never(), blobs)
+
+    def _pause_collector(self, paused: bool) -> None:
+        """Keep Python's garbage collector from running between timed calls."""
+        if paused != self._paused:
+            self._paused = paused
+            if paused:
+                self._pause.__enter__()
+            else:
+                self._pause.__exit__()
 
     def _what_follows(self, request: wire.Message) -> list[Any]:
         """Return the tensors, or open files, that come after a request."""
@@ -255,28 +264,6 @@ class Session:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._flush_c(None)
-
-
-class CollectorPause:
-    """Keeps Python's garbage collector from running from one request to another.
-
-    Its functions are looked up when it is made.
-    """
-
-    def __init__(self) -> None:
-        self._enabled, self._disable, self._enable = gc.isenabled, gc.disable, gc.enable
-        self._paused = self._resume = False
-
-    def set(self, paused: bool) -> None:
-        """Begin or end a pause; the collector is then what it was before."""
-        if paused == self._paused:
-            return
-        self._paused = paused
-        if paused:
-            self._resume = self._enabled()
-            self._disable()
-        elif self._resume:
-            self._enable()
 
 
 def _notes_of(timer: Timer) -> list[str]:

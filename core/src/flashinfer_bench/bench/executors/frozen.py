@@ -17,12 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
-from flashinfer_bench.bench.candidate.processes import libc
+from flashinfer_bench.bench.candidate.processes import libc, tasks_of, tree_of
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flashinfer_bench.bench.candidate.processes import Freezer
 
 _LONGEST_READ = 1 << 30  # the system takes less than 2 GiB at once
@@ -121,9 +119,10 @@ class FrozenTree:
         return not moving
 
     def _moving(self) -> list[int]:
-        return [
-            pid for pid in _tree(self._pid) if pid not in self._stopped or not _stands_still(pid)
-        ]
+        if not Path(f"/proc/{self._pid}").exists():
+            raise _ended(self._pid)
+        tree = tree_of(self._pid)
+        return [pid for pid in tree if pid not in self._stopped or not _stands_still(pid)]
 
     def require_still(self) -> None:
         """Look again: a signal that comes later, such as a timer's, lets a stopped process go on.
@@ -166,43 +165,11 @@ def _ended(pid: int) -> ProcessLookupError:
     return ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
 
 
-def _tree(pid: int) -> Iterator[int]:
-    """Yield a process and all its descendants.
-
-    Raises
-    ------
-    ProcessLookupError
-        If the process itself is not there.
-    """
-    if not Path(f"/proc/{pid}").exists():
-        raise _ended(pid)
-    waiting = [pid]
-    while waiting:
-        current = waiting.pop()
-        yield current
-        waiting.extend(_children(current))
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in _tasks(pid):
-        with contextlib.suppress(OSError):  # the thread has ended meanwhile
-            found.extend(map(int, (task / "children").read_text().split()))
-    return found
-
-
-def _tasks(pid: int) -> list[Path]:
-    try:
-        return list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
-
-
 def _stands_still(pid: int) -> bool:
     """Return whether no thread of a process runs; the main one, quick to ask, is asked first."""
     if _state(Path(f"/proc/{pid}")) not in _STILL:
         return False
-    return all(_state(task) in _STILL for task in _tasks(pid))
+    return all(_state(task) in _STILL for task in tasks_of(pid))
 
 
 def _state(task: Path) -> str:

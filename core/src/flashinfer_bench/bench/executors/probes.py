@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from pathlib import Path
 
 from flashinfer_bench.plugins import Availability
 
@@ -22,4 +23,7 @@ def fork() -> Availability:
         return Availability(
             False, f"this Python lacks {', '.join(missing)}", "use executor 'spawn'"
         )
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        reason = "this kernel does not list the children of a process"
+        return Availability(False, reason, "use executor 'spawn'")
     return Availability(True)

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from flashinfer_bench.bench.candidate.folders import remove_folder
-from flashinfer_bench.bench.candidate.processes import descendants_of, kill, kill_group
+from flashinfer_bench.bench.candidate.processes import kill, kill_group, tree_of
 from flashinfer_bench.bench.executors import launch
 from flashinfer_bench.bench.executors.base import Executor
 from flashinfer_bench.bench.executors.endpoints import Endpoints
@@ -67,10 +67,10 @@ class SpawnedProcess(ProcessHandle):
         """Kill the group, and the descendants that have left it."""
         with self._lock:
             if self.exit_code is None:
-                strays = descendants_of(self.pid)
+                tree = list(tree_of(self.pid))
                 kill_group(self.pid)
-                for stray in strays:
-                    kill(stray)
+                for one in tree:
+                    kill(one)
 
     def close(self) -> None:
         """Let go of the process and remove its folder."""
