@@ -11,6 +11,7 @@ from fib_tests.findings import findings, only
 from flashinfer_bench.validate import known_layers, validate_dataset
 
 PATH = "blob/workloads/op/double/x.safetensors"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
 
 
 def test_a_definition_in_the_folder_of_another_op_type(maker):
@@ -52,14 +53,26 @@ def test_axes_and_outputs_of_definitions(maker, changes, field, severity):
 
 
 @pytest.mark.parametrize(
-    "code", ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"]
+    ("codes", "field", "told"),
+    [
+        (
+            ["def run(x:\n", "def run(x):\nreturn x\n", "(" * 500 + ")" * 500, "x = '\\q'\n\0"],
+            *("sources.0.content", "is not valid Python"),
+        ),
+        (
+            ["def go(x): return x", "def go():\n    def run(x): return x", "class A:\n    run = 1"],
+            *("spec.entry_point", "defines no 'run' at its top level"),
+        ),
+    ],
 )
-def test_python_that_does_not_parse_is_a_warning(maker, code):
+@pytest.mark.parametrize("language", ["python", "cute_dsl"])
+def test_entry_points_that_are_not_there(maker, codes, field, told, language):
     maker.definition()
-    maker.solution(code=code)
-    finding = only(maker, "solutions")
-    assert finding.severity.value == "warning"
-    assert "not valid Python" in finding.message
+    for code in codes:
+        maker.solution(code=code, language=language)
+        finding = only(maker, "solutions")
+        assert (finding.field, finding.severity.value) == (field, "warning")
+        assert told in finding.message
 
 
 @pytest.mark.parametrize(
@@ -78,17 +91,6 @@ def test_an_entry_point_may_be_bound_in_any_way(maker, code):
     maker.definition()
     maker.solution(code=code)
     assert findings(maker, "solutions") == []
-
-
-@pytest.mark.parametrize(
-    "code", ["def go(x): return x", "def go():\n    def run(x): return x", "class A:\n    run = 1"]
-)
-@pytest.mark.parametrize("language", ["python", "cute_dsl"])
-def test_an_entry_point_that_is_not_there(maker, code, language):
-    maker.definition()
-    maker.solution(code=code, language=language)
-    finding = only(maker, "solutions")
-    assert (finding.field, finding.severity.value) == ("spec.entry_point", "warning")
 
 
 @pytest.mark.parametrize(
@@ -158,24 +160,16 @@ def test_scalars_fit_their_dtype(maker, dtype, value, fits):
     assert (findings(maker, "workloads") == []) is fits
 
 
-def test_a_solution_that_is_gone_is_told_once(maker):
+def test_what_is_gone_is_told_once(maker):
     maker.sound()
-    for _ in range(3):
-        maker.trace("gone")
-    finding = only(maker, "traces")
-    assert (finding.line, finding.severity.value, finding.field) == (5, "warning", "solution")
-    assert "one of 3 traces" in finding.message
-
-
-def test_workloads_that_are_gone_are_told_once_for_a_definition(maker):
-    maker.sound()
-    maker.trace(uuid="gone")
-    maker.trace(uuid="gone too")
-    maker.trace(uuid="gone too")
-    finding = only(maker, "traces")
-    assert finding.severity.value == "warning"
-    assert "2 of the 4 workloads" in finding.message
-    assert "the first is gone" in finding.message
+    for uuid in ("gone", "gone too", "gone too"):
+        maker.trace("lost", uuid=uuid)
+    solution, workload = findings(maker, "traces")
+    assert (solution.line, solution.severity.value, solution.field) == (5, "warning", "solution")
+    assert "one of 3 traces" in solution.message
+    assert (workload.severity.value, workload.field) == ("warning", "workload.uuid")
+    assert "2 of the 4 workloads" in workload.message
+    assert "the first is gone" in workload.message
 
 
 @pytest.mark.parametrize(
@@ -197,35 +191,25 @@ def test_impossible_numbers(maker, changes, field, severity):
 
 
 @pytest.mark.parametrize(
-    ("tensors", "field", "words"),
+    ("content", "field", "severity", "words"),
     [
-        ({"y": ("F32", [16])}, "workload.inputs.x.tensor_key", "no tensor 'x'; it has y"),
-        ({"x": ("F32", [17])}, "workload.inputs.x.shape", "shape [17], but [16] is declared"),
-        ({"x": ("F32", [4, 4])}, "workload.inputs.x.shape", "shape [4, 4]"),
-        ({"x": ("BF16", [16])}, "workload.inputs.x.dtype", "has dtype bfloat16, but float32"),
+        ({"y": ("F32", [16])}, ".tensor_key", "error", "no tensor 'x'; it has y"),
+        ({"x": ("F32", [17])}, ".shape", "error", "shape [17], but [16] is declared"),
+        ({"x": ("F32", [4, 4])}, ".shape", "error", "shape [4, 4]"),
+        ({"x": ("BF16", [16])}, ".dtype", "error", "has dtype bfloat16, but float32"),
+        ("", ".path", "error", "not a safetensors file"),
+        ("\x02" + "\0" * 7 + "[]", ".path", "error", "not a safetensors file"),
+        (POINTER, ".path", "warning", "it is a Git LFS pointer"),
     ],
 )
-def test_wrong_key_shape_or_dtype(defined, tensors, field, words):
-    defined.blob(PATH, tensors)
+def test_tensor_files_that_do_not_fit(defined, content, field, severity, words):
+    (defined.raw if isinstance(content, str) else defined.blob)(PATH, content)
     defined.from_blob(PATH)
     finding = only(defined, "blobs")
-    assert (finding.field, finding.severity.value, finding.line) == (field, "error", 1)
+    assert (finding.field, finding.line) == (f"workload.inputs.x{field}", 1)
+    assert finding.severity.value == severity
     assert words in finding.message
-
-
-@pytest.mark.parametrize("content", ["", "\x02" + "\0" * 7 + "[]"])
-def test_a_file_that_is_no_tensor_file(defined, content):
-    defined.raw(PATH, content)
-    defined.from_blob(PATH)
-    assert "not a safetensors file" in only(defined, "blobs").message
-
-
-def test_a_git_lfs_pointer_is_a_warning_with_a_remedy(defined):
-    defined.raw(PATH, "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
-    defined.from_blob(PATH)
-    finding = only(defined, "blobs")
-    assert finding.severity.value == "warning"
-    assert "git lfs pull" in (finding.hint or "")
+    assert content != POINTER or "git lfs pull" in finding.hint
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside.safetensors", "blob/../../x"])
@@ -322,28 +306,19 @@ def test_one_without_the_other(maker, part, message):
         ("def run(x, y):\n    pass", "2"),
         ("def run(x, y, z=1):\n    pass", "2 to 3"),
         ("def run(x):\n    pass\ndef run():\n    pass", "0"),
+        ("def run(x):\n    pass", None),
+        ("def run(x, y=2):\n    pass", None),
+        ("def run(*inputs):\n    pass", None),
+        ("def run(x, *, y=1):\n    pass", None),
+        ("import functools\n@functools.cache\ndef run():\n    pass", None),
     ],
 )
-def test_a_reference_that_does_not_take_the_inputs(maker, reference, takes):
+def test_whether_a_reference_takes_the_inputs(maker, reference, takes):
     maker.definition(reference=reference)
-    finding = only(maker, "benchmark")
-    assert (finding.severity.value, finding.field) == ("error", "reference")
-    assert finding.message == f"run takes {takes} inputs, but 1 are declared"
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "def run(x):\n    pass",
-        "def run(x, y=2):\n    pass",
-        "def run(*inputs):\n    pass",
-        "def run(x, *, y=1):\n    pass",
-        "import functools\n@functools.cache\ndef run():\n    pass",
-    ],
-)
-def test_references_that_may_take_the_inputs(maker, reference):
-    maker.definition(reference=reference)
-    assert validate_dataset(maker.root).findings == ()
+    found = validate_dataset(maker.root).findings
+    message = f"run takes {takes} inputs, but 1 are declared"
+    told = [("error", "reference", message)] if takes else []
+    assert [(one.severity.value, one.field, one.message) for one in found] == told
 
 
 def test_the_page_has_every_layer_and_check():

@@ -45,8 +45,8 @@ def fib_register_checks() -> Iterable[CheckSpec]:
         (960, "blobs", "workload", "blobs:BLOBS", "Tensor files exist and match definitions"),
         (946, "trace_fields", "trace", "fields:TRACES", "All fields are known"),
         (945, "figures", "trace", "records:FIGURES", "Traces are complete and plausible"),
-        (940, "baseline", "baseline", "baseline:check_baselines", "Definitions have a baseline"),
-        (930, "benchmark", "benchmark", "benchmark:check_benchmark", "There is something to run"),
+        (940, "baseline", "baseline", "contents:check_baselines", "Definitions have a baseline"),
+        (930, "benchmark", "benchmark", "contents:check_benchmark", "There is something to run"),
     ):
         yield CheckSpec(
             name=name,

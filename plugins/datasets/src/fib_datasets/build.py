@@ -84,7 +84,7 @@ class BuildRun:
     ----------
     outcomes : list of BuildOutcome
         Results of the builds so far.
-    left_out : tuple of Solution
+    left_out : list of Solution
         With `compile_only`, solutions in languages that are not compiled.
     compiled : set of Build
         Builds that are compiled before they are loaded.
@@ -104,25 +104,24 @@ class BuildRun:
         self._observers = observers
         self._device = build_device(config.device)
         self._lock = threading.Lock()
+        self._builds: list[Build] = []
         self.outcomes: list[BuildOutcome] = []
+        self.left_out: list[Solution] = []
+        self.compiled: set[Build] = set()
         definitions = plan.selected_definitions(trace_set, config.definitions)
         solutions = plan.selected_solutions(trace_set, definitions, config.solutions)
         chosen = [Build(one, solution) for one in definitions for solution in solutions[one.name]]
-        self._builds: list[Build] = []
-        self.compiled: set[Build] = set()
-        left_out: list[Solution] = []
         for build in chosen:
             found = plan.obstacle(build.solution, catalog, self._device)
             if found is not None:
                 self.outcomes.append(_hindered(build, *found))
-                continue
-            if plan.compiles_ahead(build.solution, catalog, self._device):
+            elif plan.compiles_ahead(build.solution, catalog, self._device):
+                self._builds.append(build)
                 self.compiled.add(build)
             elif compile_only:
-                left_out.append(build.solution)
-                continue
-            self._builds.append(build)
-        self.left_out = tuple(left_out)
+                self.left_out.append(build.solution)
+            else:
+                self._builds.append(build)
         if self.left_out and not (self._builds or self.outcomes):
             raise SelectionError(
                 f"none of the {len(self.left_out)} selected solutions is in a language that is "

@@ -54,13 +54,13 @@ def init_dataset(root: Path) -> list[Path]:
     return [root / one.relative_to(STARTER) for one in files]
 
 
-def new_definition(root: Path, name: str, op_type: str) -> Path:
+def new_definition(dataset: TraceSet, name: str, op_type: str) -> Path:
     """Create a definition as a template, LayerNorm.
 
     Parameters
     ----------
-    root : Path
-        The dataset.
+    dataset : TraceSet
+        The dataset, with its folder.
     name, op_type : str
         Its name and family.
 
@@ -77,20 +77,19 @@ def new_definition(root: Path, name: str, op_type: str) -> Path:
     (first,) = layout.files(STARTER / layout.DEFINITIONS, ".json")
     record = {**json.loads(first.read_text()), "name": name, "op_type": op_type}
     record["description"] = "An example, LayerNorm: replace it by your operation."
-    folder = root / layout.DEFINITIONS / layout.safe_segment(op_type)
-    known = TraceSet.from_path(root, on_error="collect").definitions
-    return _save(dict_to_dataclass(record, Definition), folder, known)
+    folder = dataset.definitions_path / layout.safe_segment(op_type)
+    return _save(dict_to_dataclass(record, Definition), folder, dataset.definitions)
 
 
 def new_solution(
-    root: Path, name: str, definition: str, author: str, language: str = "python"
+    dataset: TraceSet, name: str, definition: str, author: str, language: str = "python"
 ) -> Path:
     """Create a solution as a template: the reference, or an empty function in C++ and CUDA.
 
     Parameters
     ----------
-    root : Path
-        The dataset.
+    dataset : TraceSet
+        The dataset, with its folder.
     name, definition, author : str
         Its name, definition and author.
     language : str
@@ -108,7 +107,6 @@ def new_solution(
     ConfigError
         If the solution or the file already exists.
     """
-    dataset = TraceSet.from_path(root, on_error="collect")
     (found,) = selected_definitions(dataset, [definition])
     first = layout.files(STARTER / layout.SOLUTIONS, ".json")[0]
     record = {**json.loads(first.read_text()), "name": name, "author": author, "description": None}
@@ -120,20 +118,21 @@ def new_solution(
         record["spec"] |= {"entry_point": f"{main}::run", "destination_passing_style": True}
         record["spec"]["target_hardware"] = ["cpu" if language == "cpp" else "cuda"]
     record |= {"definition": definition, "sources": [{"path": main, "content": text}]}
-    parts = map(layout.safe_segment, (layout.SOLUTIONS, author, found.op_type, definition))
+    parts = map(layout.safe_segment, (author, found.op_type, definition))
     names = {one.name: one for group in dataset.solutions.values() for one in group}
-    return _save(dict_to_dataclass(record, Solution), root.joinpath(*parts), names)
+    folder = dataset.solutions_path.joinpath(*parts)
+    return _save(dict_to_dataclass(record, Solution), folder, names)
 
 
 def new_workload(
-    root: Path, definition: str, given: Iterable[str]
+    dataset: TraceSet, definition: str, given: Iterable[str]
 ) -> tuple[Path, dict[str, float]]:
     """Append a workload with random tensors.
 
     Parameters
     ----------
-    root : Path
-        The dataset.
+    dataset : TraceSet
+        The dataset, with its folder.
     definition : str
         Name of the definition.
     given : iterable of str
@@ -153,7 +152,6 @@ def new_workload(
     ConfigError
         If a value is invalid, a constraint is violated, or the workload already exists.
     """
-    dataset = TraceSet.from_path(root, on_error="collect")
     (found,) = selected_definitions(dataset, [definition])
     sizes = dict.fromkeys(found.var_axes, 128)
     scalars = {name: spec for name, spec in found.inputs.items() if spec.shape is None}
@@ -181,7 +179,8 @@ def new_workload(
         name: {"type": "scalar", "value": values[name]} if name in values else {"type": "random"}
         for name in found.inputs
     }
-    path = layout.workloads_file(root, found.op_type, definition)
+    assert dataset.root is not None
+    path = layout.workloads_file(dataset.root, found.op_type, definition)
     uuid = derive_uuid(definition, sizes, inputs)
     new = Workload(axes=sizes, inputs=inputs, uuid=uuid)
     old = {one.workload.uuid: one.workload for one in dataset.workloads.get(definition, ())}

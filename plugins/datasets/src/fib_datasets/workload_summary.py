@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 from fib_datasets.sanitize.carry import Survey, named_blobs
 from flashinfer_bench.tracing.store import content_key, workload_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from fib_datasets.repair.examine import Issue
@@ -55,23 +55,7 @@ class DefinitionSummary:
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The workloads of a dataset.
-
-    Parameters
-    ----------
-    definitions : tuple of DefinitionSummary
-        By name.
-    unread : tuple of Issue
-        Lines that cannot be read and are left out.
-    """
-
-    definitions: tuple[DefinitionSummary, ...]
-    unread: tuple[Issue, ...]
-
-
-def summarize(root: Path) -> Summary:
+def summarize(root: Path) -> tuple[list[DefinitionSummary], list[Issue]]:
     """Summarise the workloads of a dataset.
 
     Parameters
@@ -79,60 +63,45 @@ def summarize(root: Path) -> Summary:
     root : Path
         The dataset.
 
+    Returns
+    -------
+    list of DefinitionSummary
+        By name.
+    list of Issue
+        Lines that cannot be read and are left out.
+
     Raises
     ------
     OSError
         If a file cannot be read.
     """
     survey = Survey.of(root)  # older layouts have workloads in the folder of traces
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record]] = defaultdict(list)
     for record in survey.workloads:
-        groups.setdefault(record.trace.definition, []).append(record)
-    found = tuple(_summarize(root, name, groups[name]) for name in sorted(groups))
-    return Summary(found, tuple(survey.unread))
+        groups[record.trace.definition].append(record)
+    return [_summarize(root, name, groups[name]) for name in sorted(groups)], survey.unread
 
 
 def _summarize(root: Path, name: str, records: Sequence[Record]) -> DefinitionSummary:
-    axes = [record.workload.axes for record in records]
-    sizes = [_size(path) for path in named_blobs(root, records)]
-    there = [size for size in sizes if size is not None]
+    workloads = [record.workload for record in records]
+    values: dict[str, list[int]] = defaultdict(list)
+    for workload in workloads:
+        for axis, value in workload.axes.items():
+            values[axis].append(value)
+    contents = Counter(content_key(name, one.axes, one.inputs) for one in workloads)
+    of_tracing = {
+        workload_uuid(key, ordinal) for key, count in contents.items() for ordinal in range(count)
+    }
+    blobs = named_blobs(root, records)
+    sizes = [path.stat().st_size for path in blobs if path.exists()]
     return DefinitionSummary(
         definition=name,
-        workloads=len(records),
-        traced=_count_traced(records),
-        distinct_axes=len({tuple(sorted(one.items())) for one in axes}),
-        axes=_ranges(axes),
-        blobs=len(sizes),
-        blob_bytes=sum(there),
-        missing_blobs=len(sizes) - len(there),
+        workloads=len(workloads),
+        traced=sum(one.uuid in of_tracing for one in workloads),
+        distinct_axes=len({tuple(sorted(one.axes.items())) for one in workloads}),
+        axes={axis: (min(found), max(found)) for axis, found in values.items()},
+        blobs=len(blobs),
+        blob_bytes=sum(sizes),
+        missing_blobs=len(blobs) - len(sizes),
         files=tuple(sorted({record.path.as_posix() for record in records})),
     )
-
-
-def _ranges(axes: Iterable[dict[str, int]]) -> dict[str, tuple[int, int]]:
-    values: dict[str, list[int]] = {}
-    for one in axes:
-        for name, value in one.items():
-            values.setdefault(name, []).append(value)
-    return {name: (min(found), max(found)) for name, found in values.items()}
-
-
-def _count_traced(records: Sequence[Record]) -> int:
-    keys = [_key(record) for record in records]
-    derived = {
-        workload_uuid(key, ordinal)
-        for key, count in Counter(keys).items()
-        for ordinal in range(count)
-    }
-    return sum(record.workload.uuid in derived for record in records)
-
-
-def _key(record: Record) -> str:
-    return content_key(record.trace.definition, record.workload.axes, record.workload.inputs)
-
-
-def _size(path: Path) -> Optional[int]:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None

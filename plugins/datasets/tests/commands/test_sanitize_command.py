@@ -30,14 +30,22 @@ def test_what_is_taken_out(fib, maker):
     assert fib("validate", "--local", root).exit_code == 0
 
 
-def test_a_dry_run_with_findings(fib, maker, monkeypatch):
+def test_a_dry_run_and_json(fib, maker, monkeypatch):
     root = dirty(maker)
     monkeypatch.setenv("FIB_DATASET_PATH", str(root))
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     result = fib("sanitize", "--dry-run")
     assert result.exit_code == 1
     assert "would move 1 duplicate, 1 zero_axis of 5 workloads" in result.stderr
+    document = json.loads(fib("sanitize", "--dry-run", "--json").stdout)
+    assert (document["schema_version"], document["dry_run"], document["workloads"]) == (1, True, 5)
+    assert [one["kind"] for one in document["dropped"]] == ["duplicate", "zero_axis"]
+    assert document["dropped"][0]["path"] == "workloads/op/double.jsonl"
+    assert document["kept"] == document["unread"] == document["errors"] == []
+    assert document["backup"] is None
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    done = json.loads(fib("sanitize", "--json").stdout)
+    assert done["backup"].startswith(str(root / "sanitize_backup_"))
 
 
 def test_what_stays_for_its_traces(fib, maker):
@@ -52,20 +60,6 @@ def test_what_stays_for_its_traces(fib, maker):
     assert [line.split("\t")[0] for line in gone.stdout.splitlines()[1:]] == ["zero_axis", "trace"]
 
 
-def test_json(fib, maker):
-    root = dirty(maker)
-    document = json.loads(fib("sanitize", "--local", root, "--dry-run", "--json").stdout)
-    assert document["schema_version"] == 1
-    assert document["dry_run"] is True
-    assert document["workloads"] == 5
-    assert [one["kind"] for one in document["dropped"]] == ["duplicate", "zero_axis"]
-    assert document["dropped"][0]["path"] == "workloads/op/double.jsonl"
-    assert document["kept"] == document["unread"] == document["errors"] == []
-    assert document["backup"] is None
-    done = json.loads(fib("sanitize", "--local", root, "--json").stdout)
-    assert done["backup"].startswith(str(root / "sanitize_backup_"))
-
-
 def test_what_cannot_be_read_is_a_finding(fib, maker):
     maker.sound()
     maker.raw("workloads/op/other.jsonl", "broken\n")
@@ -74,16 +68,3 @@ def test_what_cannot_be_read_is_a_finding(fib, maker):
     assert result.exit_code == 1
     assert "error: workloads/op/other.jsonl:1" in result.stderr
     assert "definitions/op/bad.json" in result.stderr
-
-
-def test_no_torch_is_needed(fib_process, maker):
-    root = dirty(maker)
-    maker.blob("blob/x.safetensors", {"x": ("F32", [16])})
-    maker.from_blob("./blob/x.safetensors", uuid="b")
-    result = fib_process(
-        "sanitize", "--local", root, env={"PYTHONPROFILEIMPORTTIME": "1", "FIB_ENABLE_TRACING": "1"}
-    )
-    assert result.returncode == 0
-    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "fib_datasets.sanitize.carry" in imported
-    assert not imported & {"torch", "numpy"}

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,35 +38,26 @@ from flashinfer_bench.errors import StorageError
 # ------------------------------------------------------------------------------------------- lines
 
 
-def test_a_torn_line_is_moved(dataset):
-    before = contents(dataset)
-    append(dataset / TRACES, '{"definition": "gemm_n')
-    found = only(dataset)
-    assert (found.kind, found.line, found.remedy) == (Kind.TORN_LINE, 4, Remedy.SAFE)
-    done = repair(dataset)
-    assert [one.kind for one in done.taken] == [Kind.TORN_LINE]
-    assert done.left.is_clean
-    assert contents(dataset) == before
-    assert (done.backup / TRACES).read_text() == '{"definition": "gemm_n\n'
-
-
-def test_invalid_lines_are_moved_and_the_rest_stays(dataset):
+def test_torn_and_invalid_lines_are_moved_and_the_rest_stays(dataset):
     path = dataset / TRACES
     first, *rest = path.read_bytes().splitlines(keepends=True)
-    bad = [b"not json\n", b'{"definition": 5}\n', b"\xff\xfe\n"]
-    path.write_bytes(bad[0] + first + bad[1] + b"\n" + b"".join(rest) + bad[2])
+    bad = [b"not json\n", b'{"definition": 5}\n', b"\xff\xfe\n", b'{"definition": "gemm_n']
+    path.write_bytes(bad[0] + first + bad[1] + b"\n" + b"".join([*rest, *bad[2:]]))
     with pytest.raises(ValueError, match="not valid"):
         _ = TraceSet.from_path(dataset).traces
-    assert [one.line for one in examine(dataset).issues] == [1, 3, 7]
+    found = examine(dataset).issues
+    assert [(one.line, one.remedy) for one in found] == [(n, Remedy.SAFE) for n in (1, 3, 7, 8)]
     done = repair(dataset)
-    assert [one.kind for one in done.taken] == [Kind.INVALID_LINE] * 3
+    assert [one.kind for one in done.taken] == [Kind.INVALID_LINE] * 3 + [Kind.TORN_LINE]
+    assert done.left.is_clean
     told = [json.loads(line) for line in (done.backup / "taken.jsonl").read_text().splitlines()]
     assert [(one["kind"], one["path"], one["line"]) for one in told] == [
-        ("invalid_line", TRACES, line) for line in (1, 3, 7)
+        *(("invalid_line", TRACES, line) for line in (1, 3, 7)),
+        ("torn_line", TRACES, 8),
     ]
     assert "not valid JSON" in told[0]["message"]
     assert path.read_bytes() == first + b"\n" + b"".join(rest)
-    assert (done.backup / TRACES).read_bytes() == b"".join(bad)
+    assert (done.backup / TRACES).read_bytes() == b"".join(bad) + b"\n"
     assert len(TraceSet.from_path(dataset).traces[NAME]) == 3
 
 
@@ -187,7 +179,7 @@ def test_orphans_are_moved_only_when_asked(dataset, make, writer):
     assert json.loads((done.backup / "traces/gemm/lost.jsonl").read_text()) == trace
 
 
-def test_unknown_solutions_are_notes(dataset, make):
+def test_unknown_solutions_are_notes_and_those_of_others_are_not(dataset, make, writer):
     for name in ("gone", "gone", "left"):
         append(dataset / TRACES, json.dumps(make.trace_record(name, uuid=str(time.time_ns()))))
         append(dataset / TRACES, "\n")
@@ -195,15 +187,9 @@ def test_unknown_solutions_are_notes(dataset, make):
     assert kinds(found) == [Kind.UNKNOWN_SOLUTION] * 2
     assert "one of 2 traces" in found.issues[0].message
     assert found.is_clean
-
-
-def test_a_solution_of_another_definition(dataset, make, writer):
     writer.json("definitions/gemm/other.json", make.definition_record("other"))
-    append(
-        dataset / TRACES,
-        json.dumps({**make.trace_record("alice_v1"), "definition": "other"}) + "\n",
-    )
-    assert only(dataset).kind is Kind.WRONG_SOLUTION
+    writer.lines("traces/other.jsonl", {**make.trace_record("alice_v1"), "definition": "other"})
+    assert kinds(examine(dataset)) == [*kinds(found), Kind.WRONG_SOLUTION]
 
 
 # ------------------------------------------------------------------------------------------- blobs
@@ -254,24 +240,10 @@ def test_a_broken_line_may_name_a_blob(dataset, make):
 # --------------------------------------------------------------------------------------- leftovers
 
 
-def dead_pid():
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-def test_soft_locks_of_the_dead_are_stale(dataset):
-    lock = storage.soft_lock_path(dataset / TRACES)
-    lock.write_text(f"{dead_pid()}\n{socket.gethostname()}\n")
-    assert only(dataset).kind is Kind.STALE_LOCK
-    done = repair(dataset)
-    assert not lock.exists()
-    assert (done.backup / lock.relative_to(dataset)).exists()
-
-
 @pytest.mark.parametrize(
     ("owner", "old", "stale"),
     [
+        ("{dead}\n{here}\n", False, True),
         ("{me}\n{here}\n", True, False),
         ("1\nanother-host\n", False, False),
         ("1\nanother-host\n", True, True),
@@ -279,16 +251,19 @@ def test_soft_locks_of_the_dead_are_stale(dataset):
         ("", True, True),
         ("garbage", True, True),
     ],
-    ids=["alive", "elsewhere", "elsewhere long ago", "new", "nobody's", "garbage"],
+    ids=["dead", "alive", "elsewhere", "elsewhere long ago", "new", "nobody's", "garbage"],
 )
-def test_soft_locks_that_may_be_held_stay(dataset, owner, old, stale):
+def test_stale_soft_locks_are_moved(dataset, owner, old, stale):
+    with subprocess.Popen(["true"]) as dead:
+        pass
     lock = storage.soft_lock_path(dataset / TRACES)
-    lock.write_text(owner.format(me=os.getpid(), here=socket.gethostname()))
+    lock.write_text(owner.format(me=os.getpid(), dead=dead.pid, here=socket.gethostname()))
     if old:
         make_old(lock)
     assert kinds(examine(dataset)) == [Kind.STALE_LOCK] * stale
-    repair(dataset)
+    done = repair(dataset)
     assert lock.exists() is not stale
+    assert not stale or (done.backup / lock.relative_to(dataset)).exists()
 
 
 def test_files_of_dead_writers(dataset):
@@ -393,21 +368,13 @@ def test_two_repairs_at_a_time_leave_one_of_two_equal_lines(dataset):
     other = path.with_name("copy.jsonl")
     other.write_bytes(before + before)
     start = threading.Barrier(3)
-    errors = []
 
-    def run():
+    def run(_):
         start.wait()
-        try:
-            repair(dataset)
-        except Exception as error:  # noqa: BLE001 - raised in the test instead
-            errors.append(error)
+        repair(dataset)
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(run, range(3)))  # raises what a repair raises
     whole = path.read_bytes() + other.read_bytes()
     assert sorted(whole.splitlines()) == sorted(before.splitlines())
 

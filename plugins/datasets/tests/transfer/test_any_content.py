@@ -108,41 +108,33 @@ def import_into_new(source, place):
 
 
 @given(which=st.sampled_from(["definition.json", "workload.jsonl", "solution.json"]), changes=edits)
-def test_problem_folders(which, changes, tmp_path_factory):
+def test_problem_folders(which, changes, tmp_path_factory, new_writer):
     place = tmp_path_factory.mktemp("case")
-    folder = place / "problem"
-    folder.mkdir()
-    (folder / "x.safetensors").write_bytes(b"x")
-    (folder / "b.py").write_text("")
     documents = {"definition.json": PROBLEM, "workload.jsonl": WORKLOAD, "solution.json": SOLUTION}
-    documents[which] = damaged(documents[which], changes)
+    writer = new_writer(place / "problem")
     for name, document in documents.items():
-        (folder / name).write_text(json.dumps(document) + "\n")
-    import_into_new(folder, place)
+        writer.lines(name, damaged(document, changes) if name == which else document)
+    writer.text("x.safetensors", b"x")
+    writer.text("b.py", b"")
+    import_into_new(writer.root, place)
 
 
-@given(which=st.sampled_from(["definition", "solution", "trace", "workload"]), changes=edits)
-def test_datasets(which, changes, make, tmp_path_factory):
+@given(which=st.sampled_from(["definitions", "solutions", "traces", "workloads"]), changes=edits)
+def test_datasets(which, changes, make, tmp_path_factory, new_writer):
     place = tmp_path_factory.mktemp("case")
     documents = {
-        "definition": make.definition_record(),
-        "solution": make.solution_record(),
-        "trace": make.trace_record(),
-        "workload": make.trace_record(None),
+        "definitions": make.definition_record(),
+        "solutions": make.solution_record(),
+        "traces": make.trace_record(),
+        "workloads": make.trace_record(None),
     }
     path = {"type": "safetensors", "path": "./blob/x.safetensors", "tensor_key": "x"}
-    documents["workload"]["workload"]["inputs"]["a"] = path
-    documents[which] = damaged(documents[which], changes)
-    source = place / "source"
-    for folder, name in (
-        ("definitions", "definition"),
-        ("solutions", "solution"),
-        ("traces", "trace"),
-        ("workloads", "workload"),
-    ):
-        (source / folder).mkdir(parents=True)
-        (source / folder / "x.json").write_text(json.dumps(documents[name]))
-    import_into_new(source, place)
+    documents["workloads"]["workload"]["inputs"]["a"] = path
+    writer = new_writer(place / "source")
+    for name, document in documents.items():
+        changed = damaged(document, changes) if name == which else document
+        writer.text(f"{name}/x.json", json.dumps(changed))
+    import_into_new(writer.root, place)
 
 
 # ------------------------------------------------------------------------- any sound dataset
@@ -151,7 +143,8 @@ def test_datasets(which, changes, make, tmp_path_factory):
 @st.composite
 def datasets(draw, make):
     """Draw a dataset in memory; what has one name is the same in all that are drawn."""
-    names = draw(st.lists(st.sampled_from(["a", "b", "ü/.."]), max_size=3, unique=True))
+    strange = ["a", "b", "ü/..", "..", "CON", "new\nline", "x" * 300]
+    names = draw(st.lists(st.sampled_from(strange), max_size=3, unique=True))
     found = TraceSet()
     for name in names:
         found.definitions[name] = make.definition(name)

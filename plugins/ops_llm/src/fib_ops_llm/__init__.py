@@ -62,17 +62,16 @@ def fib_register_key_builders() -> Iterable[KeyBuilderSpec]:
 @hookimpl
 def fib_register_tracing_policies() -> Iterable[TracingPolicySpec]:
     """Register the policies that record a few of very many calls."""
-    for name, factory, summary in (
-        (
-            "keep_first_by_avg_seq_len",
-            "KeepFirstByAvgSeqLen",
-            "Keep the first of each average length",
-        ),
-        ("keep_random_k", "KeepRandomK", "Keep k calls at random"),
-    ):
-        yield TracingPolicySpec(
-            name=name, factory=f"fib_ops_llm.tracing_policies:{factory}", summary=summary
-        )
+    yield TracingPolicySpec(
+        name="keep_first_by_avg_seq_len",
+        factory="fib_ops_llm.tracing_policies:KeepFirstByAvgSeqLen",
+        summary="Keep the first of each average length",
+    )
+    yield TracingPolicySpec(
+        name="keep_random_k",
+        factory="fib_ops_llm.tracing_policies:KeepRandomK",
+        summary="Keep k calls at random",
+    )
 
 
 @hookimpl

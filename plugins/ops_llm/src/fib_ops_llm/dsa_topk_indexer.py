@@ -130,7 +130,7 @@ class RowCheck:
         Number of places to be filled.
     shortfall : float
         Difference between the smallest correct score and the score of the worst token, in units of
-        the RMS of all scores.
+        the RMS of all scores; infinite if the mistake is fatal.
     problem : str
         Description of the first mistake; empty if there is none.
     fatal : bool
@@ -143,6 +143,10 @@ class RowCheck:
     shortfall: float = 0.0
     problem: str = ""
     fatal: bool = False
+
+
+def _fatal(wanted: int, problem: str) -> RowCheck:
+    return RowCheck(0, wanted, math.inf, problem, fatal=True)
 
 
 def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowCheck:
@@ -166,7 +170,7 @@ def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowChec
     filled = selected[selected != PADDING].astype(np.int64)
     if len(filled) != wanted:
         text = f"{len(filled)} tokens are selected instead of {wanted}"
-        return RowCheck(0, wanted, 0.0, text, fatal=True)
+        return _fatal(wanted, text)
     if not wanted:
         return RowCheck(0, 0)
     known, first, copies = np.unique(tokens, return_index=True, return_counts=True)
@@ -176,7 +180,7 @@ def check_row(selected: Vector, candidates: Candidates, slack: float) -> RowChec
     if strange.any():
         bad = strange.argmax()
         why = "is not a token of the row" if known[places[bad]] != kinds[bad] else "is repeated"
-        return RowCheck(0, wanted, 0.0, f"{int(kinds[bad])} {why}", fatal=True)
+        return _fatal(wanted, f"{int(kinds[bad])} {why}")
     chosen = np.zeros(len(known), dtype=np.int64)
     chosen[places] = counts
     return _by_score(known, scores[first], copies, chosen, wanted, slack)
@@ -223,13 +227,13 @@ def check_row_against(selected: Vector, expected: Vector, tokens: int) -> RowChe
     right = expected[expected != PADDING].astype(np.int64)
     if len(filled) != len(right):
         text = f"{len(filled)} tokens are selected instead of {len(right)}"
-        return RowCheck(0, len(right), 0.0, text, fatal=True)
+        return _fatal(len(right), text)
     strange = (filled < 0) | (filled >= tokens)
     if strange.any():
         text = f"{int(filled[strange.argmax()])} is not in [0, {tokens})"
-        return RowCheck(0, len(right), 0.0, text, fatal=True)
+        return _fatal(len(right), text)
     if len(np.unique(filled)) < len(filled) and len(np.unique(right)) == len(right):
-        return RowCheck(0, len(right), 0.0, "a token is repeated", fatal=True)
+        return _fatal(len(right), "a token is repeated")
     shared = int(np.isin(filled, right).sum())
     text = "" if shared == len(right) else f"{len(right) - shared} tokens differ from the reference"
     return RowCheck(shared, len(right), 0.0, text)
@@ -298,31 +302,21 @@ def _limits(config: ResolvedEvalConfig) -> tuple[float, float]:
     )
 
 
-@dataclass(frozen=True)
 class _Judged:
     """What is judged."""
 
-    definition: Definition
-    trial: Trial
-    outputs: Sequence[torch.Tensor]
-
-    @property
-    def place(self) -> int:
-        """Index of the output with the selection: the first integer output."""
-        kinds = [spec.dtype.is_integer for spec in self.definition.outputs.values()]
-        return kinds.index(True) if True in kinds else 0
-
-    @property
-    def name(self) -> str:
-        return list(self.definition.outputs)[self.place]
-
-    @property
-    def given(self) -> dict[str, Any]:
-        return dict(zip(self.definition.inputs, self.trial.inputs, strict=True))
+    def __init__(
+        self, definition: Definition, trial: Trial, outputs: Sequence[torch.Tensor]
+    ) -> None:
+        self.names = list(definition.outputs)
+        self.given = dict(zip(definition.inputs, trial.inputs, strict=True))
+        self.outputs, self.expected = outputs, trial.expected
+        kinds = [spec.dtype.is_integer for spec in definition.outputs.values()]
+        self.place = kinds.index(True) if True in kinds else 0  # of the selection
 
     def rows(self) -> Iterator[tuple[Any, Any]]:
         """Yield the selections of the solution and the reference for each row."""
-        both = (self.outputs[self.place], self.trial.expected[self.place])
+        both = (self.outputs[self.place], self.expected[self.place])
         arrays = [each.detach().reshape(-1, max(each.shape[-1], 1)).numpy() for each in both]
         return zip(*arrays, strict=True)
 
@@ -375,10 +369,10 @@ def _by_reference(judged: _Judged, overlap: float) -> _Found:
 
 def _others(judged: _Judged, found: _Found) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Yield the outputs other than the selection: scores, in the order of the tokens."""
-    for place, name in enumerate(judged.definition.outputs):
+    for place, name in enumerate(judged.names):
         if place == judged.place:
             continue
-        actual, expected = judged.outputs[place], judged.trial.expected[place]
+        actual, expected = judged.outputs[place], judged.expected[place]
         if found.scores is not None and found.scores.shape == actual.shape:
             expected = found.scores
         elif actual.dim():
@@ -387,7 +381,8 @@ def _others(judged: _Judged, found: _Found) -> Iterator[tuple[str, torch.Tensor,
 
 
 def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Check:
-    required = config.tolerance_of(judged.name).required_matched_ratio or found.enough
+    selection = judged.names[judged.place]
+    required = config.tolerance_of(selection).required_matched_ratio or found.enough
     wrong = [
         (index, each)
         for index, each in enumerate(found.checks)
@@ -398,17 +393,15 @@ def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Chec
         index, first = wrong[0]
         more = f"; {len(wrong)} of {len(found.checks)} rows are wrong" if len(wrong) > 1 else ""
         text = f"{first.right} of {first.wanted} right" if not first.fatal else "no selection"
-        problems.append(f"output {judged.name!r}: row {index}: {text}: {first.problem}{more}")
+        problems.append(f"output {selection!r}: row {index}: {text}: {first.problem}{more}")
     worst = max((each.shortfall for each in found.checks), default=0.0)
-    if any(each.fatal for each in found.checks):
-        worst = math.inf
-    absolute, relative = [worst], [worst]
+    absolute = relative = worst
     for name, actual, expected in _others(judged, found):
         item, passes = compare_output(name, actual, expected, config)
         if not passes:
             problems.append(f"output {name!r}: {item.matched} of {item.elements} elements match")
-        absolute.append(item.max_absolute_error)
-        relative.append(item.max_relative_error)
+        absolute = max(absolute, item.max_absolute_error)
+        relative = max(relative, item.max_relative_error)
     wanted = sum(each.wanted for each in found.checks)
     right = sum(each.right for each in found.checks)
     extra: dict[str, Any] = {
@@ -416,7 +409,5 @@ def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Chec
         "judged_by": found.judged_by,
         "score_shortfall": plain_number(worst),
     }
-    correctness = Correctness(
-        max_absolute_error=max(absolute), max_relative_error=max(relative), extra=extra
-    )
+    correctness = Correctness(max_absolute_error=absolute, max_relative_error=relative, extra=extra)
     return verdict(correctness, problems)

@@ -412,15 +412,23 @@ def find_bias(
             if by_token is not None:
                 found["token numbers"].append(by_token)
     for order, parts in found.items():
-        if parts:
-            places = np.concatenate(parts)
-            distance, limit = ks_distance(places), max(threshold, ks_limit(len(places)))
-            if distance > limit:
-                return (
-                    f"the samples of all timed calls are {distance:.3g} off in the order of "
-                    f"{order}, more than {limit:.3g}"
-                )
+        distance, limit = _ks(parts, threshold)
+        if distance > limit:
+            return (
+                f"the samples of all timed calls are {distance:.3g} off in the order of {order}, "
+                f"more than {limit:.3g}"
+            )
     return None
+
+
+def _ks(places: list[Vector], threshold: float) -> tuple[float, float]:
+    """Return the distance of positions from the uniform distribution, and the largest allowed."""
+    import numpy as np
+
+    if not places:
+        return 0.0, threshold
+    together = np.concatenate(places)
+    return ks_distance(together), max(threshold, ks_limit(len(together)))
 
 
 def examine(
@@ -558,13 +566,11 @@ def _note_distances(
     noise = float(np.mean([each.expected_tvd for each in drawn]))
     limit = max(thresholds.tvd, noise + tvd_margin(repeats * rows))
     findings.compare("mean_tvd", mean, limit, "mean total-variation distance")
-    for name, places in (
-        ("ks_by_probability", [each.by_probability for each in drawn]),
-        ("ks_by_token", [each.by_token for each in drawn if each.by_token is not None]),
+    by_token = [each.by_token for each in drawn if each.by_token is not None]
+    for name, order, places in (
+        ("ks_by_probability", "probabilities", [each.by_probability for each in drawn]),
+        ("ks_by_token", "token numbers", by_token),
     ):
         if places:
-            together = np.concatenate(places)
-            limit = max(thresholds.bias, ks_limit(len(together)))
-            order = "probabilities" if name == "ks_by_probability" else "token numbers"
             what = f"distance from the requested distribution, in the order of {order},"
-            findings.compare(name, ks_distance(together), limit, what)
+            findings.compare(name, *_ks(places, thresholds.bias), what)

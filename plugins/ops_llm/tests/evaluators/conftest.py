@@ -94,105 +94,6 @@ def run(probs, top_k, top_p):
 """
 
 
-def definition(name, op_type, axes, inputs, outputs, reference):
-    def tensor(spec):
-        shape, _, dtype = spec.rpartition(" ")
-        return {"shape": shape.split(",") if shape else None, "dtype": dtype}
-
-    sizes = {
-        axis: {"type": "var"} if size is None else {"type": "const", "value": size}
-        for axis, size in axes.items()
-    }
-    return Definition(
-        name=name,
-        op_type=op_type,
-        axes=sizes,
-        inputs={key: tensor(spec) for key, spec in inputs.items()},
-        outputs={key: tensor(spec) for key, spec in outputs.items()},
-        reference=reference,
-    )
-
-
-def sampling_definition(vocabulary=40, **more):
-    filters = more or {"top_k": "rows int32", "top_p": "rows float32"}
-    return definition(
-        "draw_tokens",
-        "sampling",
-        {"rows": None, "vocabulary": vocabulary},
-        {"probs": "rows,vocabulary float32", **filters},
-        {"samples": "rows int64"},
-        SAMPLING_REFERENCE,
-    )
-
-
-def moe_definition():
-    return definition(
-        "block_scaled_experts",
-        "moe",
-        {"tokens": None, "experts": 6, "hidden": 32, "inner": 48},
-        {
-            "logits": "tokens,experts float32",
-            "x": "tokens,hidden float8_e4m3fn",
-            "x_scale": "tokens float32",
-            "w": "experts,hidden,inner float8_e4m3fn",
-        },
-        {"output": "tokens,inner bfloat16"},
-        MOE_REFERENCE,
-    )
-
-
-def attention_definition():
-    return definition(
-        "attend_to_chosen",
-        "dsa_paged",
-        {"tokens": None, "heads": 2, "dim": 32, "rope": 8, "size": 4, "room": 48, "pages": None},
-        {
-            "q_nope": "tokens,heads,dim bfloat16",
-            "q_pe": "tokens,heads,rope bfloat16",
-            "ckv_cache": "pages,size,dim bfloat16",
-            "kpe_cache": "pages,size,rope bfloat16",
-            "sparse_indices": "tokens,room int32",
-            "sm_scale": " float32",
-        },
-        {"output": "tokens,heads,dim bfloat16", "lse": "tokens,heads float32"},
-        ATTENTION_REFERENCE,
-    )
-
-
-def fp8_indexer_definition():
-    return definition(
-        "choose_in_fp8",
-        "dsa_paged",
-        {"rows": None, "heads": 4, "dim": 16, "size": 4, "one": 1, "bytes": 20, "room": 8}
-        | {"pages": None, "most": None},
-        {
-            "q_index_fp8": "rows,heads,dim float8_e4m3fn",
-            "k_index_cache_fp8": "pages,size,one,bytes int8",
-            "weights": "rows,heads float32",
-            "seq_lens": "rows int32",
-            "block_table": "rows,most int32",
-        },
-        {"topk_indices": "rows,room int32"},
-        FP8_CACHE_REFERENCE,
-    )
-
-
-def plain_indexer_definition():
-    return definition(
-        "choose_plainly",
-        "nsa_paged",
-        {"rows": None, "heads": 4, "dim": 16, "size": 4, "room": 6, "pages": None, "most": None},
-        {
-            "q_index": "rows,heads,dim bfloat16",
-            "k_index_cache": "pages,size,dim bfloat16",
-            "seq_lens": "rows int32",
-            "page_table": "rows,most int32",
-        },
-        {"topk_indices": "rows,room int32", "topk_scores": "rows,room float32"},
-        PLAIN_REFERENCE,
-    )
-
-
 def expected_of(definition, inputs):
     space = {}
     exec(definition.reference, space)
@@ -205,12 +106,12 @@ def expected_of(definition, inputs):
 class Asked:
     """A definition with inputs, and the evaluator that is found for it."""
 
-    def __init__(self, definition, inputs, axes, **settings):
+    def __init__(self, definition, inputs, axes, expected=None):
         self.definition = definition
         self.workload = Workload(axes=axes, inputs={}, uuid="w")
-        self.trial = Trial(0, 7, inputs, expected_of(definition, inputs))
+        self.trial = Trial(0, 7, inputs, expected or expected_of(definition, inputs))
         self.evaluator = resolve_evaluator(definition)
-        self.configured(**settings)
+        self.configured()
 
     def configured(self, extra=None, **settings):
         resolved = BenchmarkConfig(**settings).resolve_eval_config(self.definition)
@@ -231,6 +132,25 @@ class Asked:
         return [tensor.to(dtype, copy=True) for tensor, dtype in pairs]
 
 
+def make(op_type, reference, axes, constants, inputs, outputs, expected=None):
+    """Make a problem of sizes of axes, inputs with their values, and outputs."""
+
+    def tensor(spec):
+        shape, _, dtype = spec.rpartition(" ")
+        return {"shape": shape.split(",") if shape else None, "dtype": dtype}
+
+    definition = Definition(
+        name="problem",
+        op_type=op_type,
+        axes={axis: {"type": "var"} for axis in axes}
+        | {axis: {"type": "const", "value": size} for axis, size in constants.items()},
+        inputs={key: tensor(spec) for key, (spec, _) in inputs.items()},
+        outputs={key: tensor(spec) for key, spec in outputs.items()},
+        reference=reference,
+    )
+    return Asked(definition, [value for _, value in inputs.values()], axes, expected)
+
+
 def fp8_cache(pages, size, dim, generator):
     """Return a cache in which all values of a page stand before all of its scales."""
     values = torch.randn(pages, size * dim, generator=generator).to(torch.float8_e4m3fn)
@@ -242,90 +162,110 @@ def fp8_cache(pages, size, dim, generator):
 @pytest.fixture
 def fp8_indexer():
     generator = torch.Generator().manual_seed(3)
-    pages, rows = 12, 4
-    table = torch.stack([torch.randperm(pages, generator=generator)[:5] for _ in range(rows)])
-    inputs = [
-        torch.randn(rows, 4, 16, generator=generator).to(torch.float8_e4m3fn),
-        fp8_cache(pages, 4, 16, generator),
-        torch.randn(rows, 4, generator=generator),
-        torch.tensor([20, 17, 5, 0], dtype=torch.int32),
-        table.int(),
-    ]
-    return Asked(fp8_indexer_definition(), inputs, {"rows": rows, "pages": pages, "most": 5})
+    table = torch.stack([torch.randperm(12, generator=generator)[:5] for _ in range(4)])
+    queries = torch.randn(4, 4, 16, generator=generator).to(torch.float8_e4m3fn)
+    cache = fp8_cache(12, 4, 16, generator)
+    lengths = torch.tensor([20, 17, 5, 0], dtype=torch.int32)
+    return make(
+        "dsa_paged",
+        FP8_CACHE_REFERENCE,
+        {"rows": 4, "pages": 12, "most": 5},
+        {"heads": 4, "dim": 16, "size": 4, "one": 1, "bytes": 20, "room": 8},
+        {
+            "q_index_fp8": ("rows,heads,dim float8_e4m3fn", queries),
+            "k_index_cache_fp8": ("pages,size,one,bytes int8", cache),
+            "weights": ("rows,heads float32", torch.randn(4, 4, generator=generator)),
+            "seq_lens": ("rows int32", lengths),
+            "block_table": ("rows,most int32", table.int()),
+        },
+        {"topk_indices": "rows,room int32"},
+    )
 
 
 @pytest.fixture
 def plain_indexer():
     generator = torch.Generator().manual_seed(4)
-    pages, rows = 8, 3
-    table = torch.stack([torch.randperm(4 * pages, generator=generator)[:16] for _ in range(rows)])
-    inputs = [
-        torch.randn(rows, 4, 16, generator=generator).bfloat16(),
-        torch.randn(pages, 4, 16, generator=generator).bfloat16(),
-        torch.tensor([16, 9, 2], dtype=torch.int32),
-        table.int(),
-    ]
-    return Asked(plain_indexer_definition(), inputs, {"rows": rows, "pages": pages, "most": 16})
-
-
-def attention_inputs(seed=5, tokens=4, pages=40):
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator).bfloat16()
-
-    chosen = torch.stack([torch.randperm(4 * pages, generator=generator)[:48] for _ in range(4)])
-    chosen[1, 30:] = -1
-    chosen[2] = -1
-    return [
-        normal(tokens, 2, 32),
-        normal(tokens, 2, 8),
-        normal(pages, 4, 32),
-        normal(pages, 4, 8),
-        chosen.int(),
-        0.158,
-    ]
+    table = torch.stack([torch.randperm(32, generator=generator)[:16] for _ in range(3)])
+    queries = torch.randn(3, 4, 16, generator=generator).bfloat16()
+    cache = torch.randn(8, 4, 16, generator=generator).bfloat16()
+    return make(
+        "nsa_paged",
+        PLAIN_REFERENCE,
+        {"rows": 3, "pages": 8, "most": 16},
+        {"heads": 4, "dim": 16, "size": 4, "room": 6},
+        {
+            "q_index": ("rows,heads,dim bfloat16", queries),
+            "k_index_cache": ("pages,size,dim bfloat16", cache),
+            "seq_lens": ("rows int32", torch.tensor([16, 9, 2], dtype=torch.int32)),
+            "page_table": ("rows,most int32", table.int()),
+        },
+        {"topk_indices": "rows,room int32", "topk_scores": "rows,room float32"},
+    )
 
 
 @pytest.fixture
 def attention():
-    return Asked(attention_definition(), attention_inputs(), {"tokens": 4, "pages": 40})
+    generator = torch.Generator().manual_seed(5)
 
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).bfloat16()
 
-def moe_inputs(seed=6, tokens=400):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(tokens, 6, generator=generator),
-        torch.randn(tokens, 32, generator=generator).to(torch.float8_e4m3fn),
-        torch.rand(tokens, generator=generator) + 0.5,
-        torch.randn(6, 32, 48, generator=generator).to(torch.float8_e4m3fn),
-    ]
+    chosen = torch.stack([torch.randperm(160, generator=generator)[:48] for _ in range(4)])
+    chosen[1, 30:] = -1
+    chosen[2] = -1
+    return make(
+        "dsa_paged",
+        ATTENTION_REFERENCE,
+        {"tokens": 4, "pages": 40},
+        {"heads": 2, "dim": 32, "rope": 8, "size": 4, "room": 48},
+        {
+            "q_nope": ("tokens,heads,dim bfloat16", normal(4, 2, 32)),
+            "q_pe": ("tokens,heads,rope bfloat16", normal(4, 2, 8)),
+            "ckv_cache": ("pages,size,dim bfloat16", normal(40, 4, 32)),
+            "kpe_cache": ("pages,size,rope bfloat16", normal(40, 4, 8)),
+            "sparse_indices": ("tokens,room int32", chosen.int()),
+            "sm_scale": (" float32", 0.158),
+        },
+        {"output": "tokens,heads,dim bfloat16", "lse": "tokens,heads float32"},
+    )
 
 
 @pytest.fixture
 def moe():
-    return Asked(moe_definition(), moe_inputs(), {"tokens": 400})
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(400, 6, generator=generator)
+    x = torch.randn(400, 32, generator=generator).to(torch.float8_e4m3fn)
+    scales = torch.rand(400, generator=generator) + 0.5
+    weights = torch.randn(6, 32, 48, generator=generator).to(torch.float8_e4m3fn)
+    return make(
+        "moe",
+        MOE_REFERENCE,
+        {"tokens": 400},
+        {"experts": 6, "hidden": 32, "inner": 48},
+        {
+            "logits": ("tokens,experts float32", logits),
+            "x": ("tokens,hidden float8_e4m3fn", x),
+            "x_scale": ("tokens float32", scales),
+            "w": ("experts,hidden,inner float8_e4m3fn", weights),
+        },
+        {"output": "tokens,inner bfloat16"},
+    )
 
 
 @pytest.fixture
 def sampler():
     """Make a sampling problem out of probabilities and filters."""
 
-    def make(probs, **filters):
+    def sampler(probs, **filters):
         probs = torch.as_tensor(probs, dtype=torch.float32)
-        given = {
-            name: torch.as_tensor(values, dtype=torch.float32).expand(len(probs))
-            for name, values in filters.items()
-        }
-        specs = dict.fromkeys(given, "rows float32")
-        made = sampling_definition(probs.shape[1], **(specs or {"top_p": "rows float32"}))
-        given = given or {"top_p": torch.ones(len(probs))}
-        asked = Asked.__new__(Asked)
-        asked.definition = made
-        asked.workload = Workload(axes={"rows": len(probs)}, inputs={}, uuid="w")
-        samples = torch.zeros(len(probs), dtype=torch.int64)
-        asked.trial = Trial(0, 7, [probs, *given.values()], [samples])
-        asked.evaluator = resolve_evaluator(made)
-        return asked.configured()
+        rows, vocabulary = probs.shape
+        inputs = {"probs": ("rows,vocabulary float32", probs)}
+        for name, values in (filters or {"top_p": 1.0}).items():
+            value = torch.as_tensor(values, dtype=torch.float32).expand(rows)
+            inputs[name] = ("rows float32", value)
+        samples = [torch.zeros(rows, dtype=torch.int64)]
+        axes, outputs = {"rows": rows}, {"samples": "rows int64"}
+        constants = {"vocabulary": vocabulary}
+        return make("sampling", SAMPLING_REFERENCE, axes, constants, inputs, outputs, samples)
 
-    return make
+    return sampler

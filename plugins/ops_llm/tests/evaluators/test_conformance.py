@@ -101,18 +101,22 @@ class TestSparseAttention(EvaluatorConformance):
         )
 
 
-def swapped(trial, call):
-    chosen, *others = trial.expected
-    chosen = chosen.clone()
-    chosen[0] = chosen[1]
-    return [chosen, *others]
+def with_places(to, of):
+    """Return a wrong solution that takes some places of the selection from others."""
+
+    def wrong(trial, call):
+        chosen, *others = trial.expected
+        chosen = chosen.clone()
+        chosen[to] = chosen[of]
+        return [chosen, *others]
+
+    return wrong
 
 
-def repeated(trial, call):
-    chosen, *others = trial.expected
-    chosen = chosen.clone()
-    chosen[:, 0] = chosen[:, 1]
-    return [chosen, *others]
+WRONG = {
+    "tokens of another row": with_places(0, 1),
+    "a token twice": with_places((slice(None), 0), (slice(None), 1)),
+}
 
 
 class TestFp8Indexer(EvaluatorConformance):
@@ -123,7 +127,7 @@ class TestFp8Indexer(EvaluatorConformance):
             fp8_indexer,
             tmp_path,
             fixed=("k_index_cache_fp8", "seq_lens", "block_table"),
-            wrong={"tokens of another row": swapped, "a token twice": repeated},
+            wrong=WRONG,
         )
 
 
@@ -136,5 +140,5 @@ class TestPlainIndexer(EvaluatorConformance):
             tmp_path,
             fixed=("seq_lens", "page_table"),
             correct=lambda trial, call: [each.flip(-1) for each in trial.expected],
-            wrong={"tokens of another row": swapped, "a token twice": repeated},
+            wrong=WRONG,
         )

@@ -101,36 +101,32 @@ class TestTies:
         assert len(one_row([0.5, 0.3, 0.2], top_p=0.7).supports) == 1
 
 
-class TestReading:
-    def definition(self, sampler, **changes):
-        problem = sampler([[0.5, 0.5]], top_p=1.0)
-        inputs = {
-            name: TensorSpec(shape=shape, dtype=dtype) for name, (shape, dtype) in changes.items()
-        }
-        return problem.definition.model_copy(update={"inputs": inputs})
+def read(sampler, **given):
+    """Read inputs of these names."""
+    inputs = {
+        name: TensorSpec(shape=list(map(str, value.shape)), dtype="float32")
+        for name, value in given.items()
+    }
+    definition = sampler([[0.5, 0.5]]).definition.model_copy(update={"inputs": inputs})
+    return read_inputs(definition, Trial(0, 1, list(given.values()), []))
 
-    def read(self, sampler, **given):
-        tensors = {
-            name: (list(map(str, getattr(value, "shape", ()))) or None, "float32")
-            for name, value in given.items()
-        }
-        definition = self.definition(sampler, **tensors)
-        return read_inputs(definition, Trial(0, 1, list(given.values()), []))
 
-    def test_logits_are_softmaxed(self, sampler):
-        logits = torch.tensor([[0.0, 1.0, -float("inf")]])
-        found = self.read(sampler, logits=logits)
-        assert found.probs[0].tolist() == pytest.approx([0.2689414, 0.7310586, 0.0])
-        assert found.computed
+def test_logits_are_softmaxed(sampler):
+    logits = torch.tensor([[0.0, 1.0, -float("inf")]])
+    found = read(sampler, logits=logits)
+    assert found.probs[0].tolist() == pytest.approx([0.2689414, 0.7310586, 0.0])
+    assert found.computed
 
-    def test_what_is_not_known_is_not_ignored(self, sampler):
-        probs = torch.tensor([[0.5, 0.5]])
-        with pytest.raises(CapabilityError, match=r"input 'penalty'.*probs or logits, top_k"):
-            self.read(sampler, probs=probs, penalty=torch.tensor([0.1]))
-        with pytest.raises(CapabilityError, match="no input called 'probs' or 'logits'"):
-            self.read(sampler, weights=probs)
 
-    @pytest.mark.parametrize("row", [[0.0, 0.0], [-0.5, 1.5], [float("nan"), 1.0]])
-    def test_what_is_no_distribution(self, sampler, row):
-        with pytest.raises(DataError, match="row 1 of the probabilities is not a distribution"):
-            self.read(sampler, probs=torch.tensor([[0.5, 0.5], row]))
+def test_what_is_not_known_is_not_ignored(sampler):
+    probs = torch.tensor([[0.5, 0.5]])
+    with pytest.raises(CapabilityError, match=r"input 'penalty'.*probs or logits, top_k"):
+        read(sampler, probs=probs, penalty=torch.tensor([0.1]))
+    with pytest.raises(CapabilityError, match="no input called 'probs' or 'logits'"):
+        read(sampler, weights=probs)
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [-0.5, 1.5], [float("nan"), 1.0]])
+def test_what_is_no_distribution(sampler, row):
+    with pytest.raises(DataError, match="row 1 of the probabilities is not a distribution"):
+        read(sampler, probs=torch.tensor([[0.5, 0.5], row]))

@@ -12,7 +12,7 @@ from flashinfer_bench.data import (
     read_safetensors_header,
     resolve_blob,
 )
-from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
+from flashinfer_bench.errors import BlobError, DataError, FibError, UnsafePathError
 from flashinfer_bench.validate.records import Place, RecordCheck
 
 if TYPE_CHECKING:
@@ -61,46 +61,30 @@ def _check_file(
             yield place.warning(message, f"{field}.path", "run 'git lfs pull' in the dataset")
             return
         header = read_safetensors_header(path)
-    except UnsafePathError as error:
-        yield place.error(error.message, f"{field}.path")
-    except (BlobError, OSError) as error:
-        said = (
-            error.message if isinstance(error, BlobError) else f"cannot be read: {error.strerror}"
-        )
-        yield place.error(f"{spec.path}: {said}", f"{field}.path")
-    else:
-        if spec.tensor_key in header:
-            found = header[spec.tensor_key]
-            yield from _compare(found, declared, shape, spec.path, place, field)
-        else:
-            keys = ", ".join(sorted(header)) or "none"
-            message = f"{spec.path} has no tensor {spec.tensor_key!r}; it has {keys}"
-            yield place.error(message, f"{field}.tensor_key")
-
-
-def _compare(
-    found: tuple[str, _Shape],
-    declared: TensorSpec,
-    shape: Union[_Shape, None],
-    path: str,
-    place: Place,
-    field: str,
-) -> Iterator[Finding]:
-    stored, stored_shape = found
+    except (UnsafePathError, BlobError, OSError) as error:
+        said = error.message if isinstance(error, FibError) else f"cannot be read: {error.strerror}"
+        at = "" if isinstance(error, UnsafePathError) else f"{spec.path}: "  # it names the path
+        yield place.error(at + said, f"{field}.path")
+        return
+    if spec.tensor_key not in header:
+        keys = ", ".join(sorted(header)) or "none"
+        message = f"{spec.path} has no tensor {spec.tensor_key!r}; it has {keys}"
+        yield place.error(message, f"{field}.tensor_key")
+        return
+    stored, found = header[spec.tensor_key]
     dtype = SAFETENSORS_TO_DTYPE.get(stored, stored)
     # Packed 4-bit floats may be stored as bytes, which all releases of safetensors can read.
     packed = declared.dtype == "float4_e2m1" and stored == "U8"
     if dtype != declared.dtype and not packed:
-        message = f"{path} has dtype {dtype}, but {declared.dtype} is declared"
+        message = f"{spec.path} has dtype {dtype}, but {declared.dtype} is declared"
         yield place.error(message, f"{field}.dtype")
+    wanted = "a scalar" if declared.shape is None else list(shape or ())
     if declared.shape is None:
-        if math.prod(stored_shape) != 1:
-            message = f"{path} has shape {list(stored_shape)}, but a scalar is declared"
-            yield place.error(message, f"{field}.shape")
-    elif (
-        shape is not None and stored_shape != shape and not _is_packed(stored, stored_shape, shape)
-    ):
-        message = f"{path} has shape {list(stored_shape)}, but {list(shape)} is declared"
+        fits = math.prod(found) == 1
+    else:
+        fits = shape is None or found == shape or _is_packed(stored, found, shape)
+    if not fits:
+        message = f"{spec.path} has shape {list(found)}, but {wanted} is declared"
         yield place.error(message, f"{field}.shape")
 
 

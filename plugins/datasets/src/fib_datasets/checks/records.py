@@ -5,9 +5,9 @@ Findings have the name of core's check of their layer.
 
 from __future__ import annotations
 
-import ast
 import math
-from collections import Counter
+import symtable
+from collections import Counter, defaultdict
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from flashinfer_bench.validate.records import RecordCheck
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from flashinfer_bench.data import Constraint, Definition, Solution, Trace, Workload
+    from flashinfer_bench.data import Constraint, Definition, Solution, Workload
     from flashinfer_bench.validate.records import Contents, Finding, Place, Record
 
 
@@ -73,13 +73,13 @@ def _visit_solution(solution: Solution, place: Place) -> Iterator[Finding]:
         return
     field = f"sources.{solution.sources.index(entry)}.content"
     try:
-        tree = parse_python(entry.content)
+        parse_python(entry.content)
     except DataError as error:
         line = f", line {error.line}," if error.line is not None else ""
         yield place.warning(f"{entry.path}{line} is not valid Python: {error.message}", field)
         return
     symbol = solution.get_entry_symbol()
-    if symbol not in _top_level_names(tree):
+    if not _binds(entry.content, symbol):
         message = f"{entry.path} defines no {symbol!r} at its top level"
         yield place.warning(message, "spec.entry_point")
 
@@ -103,21 +103,15 @@ def _check_language(language: str, place: Place) -> Iterator[Finding]:
         yield place.note(f"{told}: no installed plugin builds it", "spec.language")
 
 
-def _top_level_names(tree: ast.Module) -> set[str]:
-    """Return all names that statements outside functions and classes may bind."""
-    names: set[str] = set()
-    pending: list[ast.AST] = list(tree.body)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        else:
-            pending += ast.iter_child_nodes(node)
-    return names
+def _binds(source: str, name: str) -> bool:
+    """Return whether statements outside functions and classes may bind a name."""
+    try:
+        symbol = symtable.symtable(source, "<source>", "exec").lookup(name)
+    except KeyError:
+        return False
+    except (SyntaxError, RecursionError):  # it can be parsed, but not compiled
+        return True
+    return symbol.is_assigned() or symbol.is_imported()
 
 
 ENTRY_POINTS = RecordCheck(solution=_visit_solution)
@@ -198,13 +192,9 @@ INPUTS = RecordCheck(_visit_workload)
 
 def _visit_trace(record: Record, contents: Contents) -> Iterator[Finding]:
     """Find impossible values."""
-    if record.trace.is_successful():
-        yield from _check_numbers(*record)
-
-
-def _check_numbers(trace: Trace, place: Place) -> Iterator[Finding]:
-    evaluation = trace.evaluation
-    assert evaluation is not None
+    (trace, place), evaluation = record, record.trace.evaluation
+    if evaluation is None or not trace.is_successful():
+        return
     times, errors = evaluation.performance, evaluation.correctness
     if times is not None and times.latency_ms <= 0.0:
         field = "evaluation.performance.latency_ms"
@@ -228,25 +218,20 @@ def _find_gone(contents: Contents) -> Iterator[Finding]:
     """
     workloads = {head[:2] for head, _ in contents.traces if head.solution is None}
     runs: dict[tuple[str, str], Place] = {}  # the first of each
-    gone: dict[str, Place] = {}
-    counts: Counter[str] = Counter()
+    gone: dict[str, list[Place]] = defaultdict(list)
     for head, place in contents.traces:
         if head.solution is None:
             continue
         runs.setdefault(head[:2], place)
         if head.solution not in contents.solutions:
-            gone.setdefault(head.solution, place)
-            counts[head.solution] += 1
-    for name, place in gone.items():
-        several = f"this is one of {counts[name]} traces"
-        traces = "this is the only trace" if counts[name] == 1 else several
-        message = f"the dataset has no solution {name!r}; {traces} of it"
-        yield place.warning(message, "solution")
+            gone[head.solution].append(place)
+    for name, places in gone.items():
+        yield places[0].warning(no_solution(name, len(places)), "solution")
     totals = Counter(definition for definition, _ in runs)
-    missing: dict[str, list[tuple[str, Place]]] = {}
+    missing: dict[str, list[tuple[str, Place]]] = defaultdict(list)
     for (definition, uuid), place in runs.items():
         if (definition, uuid) not in workloads and definition in contents.definitions:
-            missing.setdefault(definition, []).append((uuid, place))
+            missing[definition].append((uuid, place))
     for definition, tasks in missing.items():
         uuid, place = tasks[0]
         message = (
@@ -254,6 +239,13 @@ def _find_gone(contents: Contents) -> Iterator[Finding]:
             f"{definition!r} are not in the dataset; the first is {uuid}"
         )
         yield place.warning(message, "workload.uuid")
+
+
+def no_solution(name: str, traces: int) -> str:
+    """Return the message for traces of a missing solution."""
+    several = f"this is one of {traces} traces"
+    only = "this is the only trace" if traces == 1 else several
+    return f"the dataset has no solution {name!r}; {only} of it"
 
 
 FIGURES = RecordCheck(_visit_trace, _find_gone)

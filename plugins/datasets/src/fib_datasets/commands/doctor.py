@@ -1,40 +1,29 @@
 """``fib doctor``: find and repair damage in a dataset."""
 
-# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from fib_datasets.commands import counted
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import AsJson, LogLevel
-from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, OneLocal
+from flashinfer_bench.cli.output import emit_document, set_up_logging, table, talk
 
 if TYPE_CHECKING:
     from fib_datasets.repair import Diagnosis, Issue, Repair
 
-SCHEMA_VERSION = 1
 COLUMNS = ("kind", "remedy", "place", "message")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command("doctor")
+@app.command("doctor", cls=GreedyCommand)
 def doctor(
-    dataset: Annotated[
-        Optional[Path],
-        typer.Argument(
-            metavar="[DATASET]", show_default=False, help="A dataset. Default: $FIB_DATASET_PATH."
-        ),
-    ] = None,
-    local: Annotated[
-        Optional[Path], typer.Option("--local", metavar="DIR", help="Same as DATASET.")
-    ] = None,
+    local: OneLocal = None,
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Move what can safely be removed to a backup folder."),
@@ -56,16 +45,21 @@ def doctor(
     set_up_logging(log_level, default="ERROR")  # unfinished lines are reported as issues
     if orphans and not repair:
         raise typer.BadParameter("--orphans requires --repair")
-    if dataset and local:
-        raise typer.BadParameter("give DATASET or --local, not both")
-    (root,) = dataset_roots([dataset or local] if dataset or local else None)  # type: ignore[list-item]
+    (root,) = dataset_roots([local] if local else None)
     from fib_datasets.repair import examine
     from fib_datasets.repair import repair as carry_out
 
     done = carry_out(root, orphans=orphans) if repair else None
     left = done.left if done is not None else examine(root)
     if as_json:
-        emit_json(_document(left, done))
+        emit_document(
+            root=left.root,
+            clean=left.is_clean,
+            counts=left.counts,
+            issues=[_document(one) for one in left.issues],
+            repaired=None if done is None else [_document(one) for one in done.taken],
+            backup=None if done is None else done.backup,
+        )
     else:
         _print(left, done)
     raise typer.Exit(ExitCode.OK if left.is_clean else ExitCode.FINDINGS)
@@ -74,10 +68,10 @@ def doctor(
 def _print(left: Diagnosis, done: Optional[Repair]) -> None:
     if done is not None and done.taken:
         table("Moved to the backup", COLUMNS, map(_row, done.taken))
-        talk(f"moved {_numbers(done.taken)} to {done.backup}")
-        if left.issues:
-            for one in left.issues:
-                talk(f"remaining: {'  '.join(_row(one))}")
+        kinds = Counter(one.kind.value for one in done.taken)
+        talk(f"moved {counted(kinds)} to {done.backup}")
+        for one in left.issues:
+            talk(f"remaining: {'  '.join(_row(one))}")
     elif left.issues:
         table(f"Issues of {left.root}", COLUMNS, map(_row, left.issues))
     seen = ", ".join(f"{count:,} {noun}" for noun, count in left.counts.items())
@@ -87,35 +81,10 @@ def _print(left: Diagnosis, done: Optional[Repair]) -> None:
         talk("hint: 'fib doctor --repair' moves what is marked safe to a backup folder")
 
 
-def _numbers(taken: tuple[Issue, ...]) -> str:
-    kinds = Counter(one.kind.value for one in taken)
-    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
-
-
 def _row(one: Issue) -> tuple[str, ...]:
     message = f"{one.message} ({one.hint})" if one.hint else one.message
     return one.kind.value, "note" if one.is_note else one.remedy.value, one.where, message
 
 
-def _document(left: Diagnosis, done: Optional[Repair]) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "root": left.root,
-        "clean": left.is_clean,
-        "counts": left.counts,
-        "issues": [_plain(one) for one in left.issues],
-        "repaired": None if done is None else [_plain(one) for one in done.taken],
-        "backup": None if done is None else done.backup,
-    }
-
-
-def _plain(one: Issue) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "remedy": one.remedy,
-        "note": one.is_note,
-        "path": one.path,
-        "line": one.line,
-        "message": one.message,
-        "hint": one.hint,
-    }
+def _document(one: Issue) -> dict[str, Any]:
+    return {**vars(one), "note": one.is_note}

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from flashinfer_bench.cli.datasets import dataset_roots
+from fib_datasets.commands import counted
+from flashinfer_bench.cli.datasets import dataset_roots, tell_some
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, OneLocal
-from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+from flashinfer_bench.cli.output import emit_document, set_up_logging, table, talk
 
 if TYPE_CHECKING:
     from fib_datasets.sanitize import Cleaned, Finding
 
-SCHEMA_VERSION = 1
 COLUMNS = ("reason", "definition", "workload", "place", "message")
-_SHOWN = 10
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -62,7 +61,16 @@ def sanitize(
     limits = Limits(max_bytes, max_elements)
     done = carry_out(root, limits, with_traces=with_traces, dry_run=dry_run)
     if as_json:
-        emit_json(_document(done, dry_run=dry_run))
+        emit_document(
+            root=done.root,
+            dry_run=dry_run,
+            workloads=done.workloads,
+            dropped=done.dropped,
+            kept=done.kept,
+            unread=[one.where for one in done.unread],
+            errors=[f"{one.where}: {one.message}" for one in done.errors],
+            backup=done.backup,
+        )
     else:
         _print(done, dry_run=dry_run)
     unsound = bool(done.unread or done.errors or (dry_run and done.dropped))
@@ -73,45 +81,19 @@ def _print(done: Cleaned, *, dry_run: bool) -> None:
     if done.dropped:
         title = "Would be moved to a backup" if dry_run else "Moved to the backup"
         table(title, COLUMNS, map(_row, done.dropped))
-    for one in done.kept[:_SHOWN]:
-        talk(f"kept: {'  '.join(_row(one))}; {one.traces:,} traces refer to it")
-    if len(done.kept) > _SHOWN:
-        talk(f"kept: … and {len(done.kept) - _SHOWN:,} more")
-    if done.kept:
+    kept = [f"{'  '.join(_row(one))}; {one.traces:,} traces refer to it" for one in done.kept]
+    tell_some("kept", kept)
+    if kept:
         talk("hint: --with-traces removes them with these traces")
-    _tell_unread(done)
-    what = "would move" if dry_run else "moved"
-    target = "" if done.backup is None else f" to {done.backup}"
-    talk(f"{done.root}: {what} {_numbers(done.dropped)} of {done.workloads:,} workloads{target}")
-
-
-def _tell_unread(done: Cleaned) -> None:
-    for error in done.errors[:_SHOWN]:
-        talk(f"error: {error.where}: {error.message}")
-    for one in done.unread[:_SHOWN]:
-        talk(f"error: {one.where}: {one.message}")
+    tell_some("error", [f"{error.where}: {error.message}" for error in done.errors])
+    tell_some("error", [f"{one.where}: {one.message}" for one in done.unread])
     if done.unread:
         talk("hint: tensor files were skipped, since these lines may name any; see 'fib doctor'")
-
-
-def _numbers(found: tuple[Finding, ...]) -> str:
-    kinds = Counter(one.kind.value for one in found)
-    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "nothing"
+    what = "would move" if dry_run else "moved"
+    target = "" if done.backup is None else f" to {done.backup}"
+    kinds = Counter(one.kind.value for one in done.dropped)
+    talk(f"{done.root}: {what} {counted(kinds)} of {done.workloads:,} workloads{target}")
 
 
 def _row(one: Finding) -> tuple[str, ...]:
     return one.kind.value, one.definition, one.uuid, one.where, one.message
-
-
-def _document(done: Cleaned, *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "root": done.root,
-        "dry_run": dry_run,
-        "workloads": done.workloads,
-        "dropped": done.dropped,
-        "kept": done.kept,
-        "unread": [one.where for one in done.unread],
-        "errors": [f"{one.where}: {one.message}" for one in done.errors],
-        "backup": done.backup,
-    }

@@ -1,6 +1,6 @@
 """``fib solution``: convert a solution to a folder of source files and back."""
 
-# ruff: noqa: TC001, TC003 - typer reads the annotations at run time
+# ruff: noqa: TC003 - typer reads the annotations at run time
 
 from __future__ import annotations
 
@@ -9,28 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashinfer_bench.cli.options import AsJson, LogLevel
-from flashinfer_bench.cli.output import emit, emit_json, set_up_logging, talk
+from flashinfer_bench.cli.options import AsJson, LogLevel, command_group, option
+from flashinfer_bench.cli.output import emit, emit_document, set_up_logging, talk
 
 if TYPE_CHECKING:
     from fib_datasets.transfer.packing import Packed
 
-SCHEMA_VERSION = 1
-
-app = typer.Typer(
-    name="solution",
-    help="Convert a solution to a folder of source files and back.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_group("solution", "Convert a solution to a folder of source files and back.")
 
 
 @app.command("unpack")
 def unpack(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON file of a solution.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new or empty folder.")
+        Path, option("--output", "-o", metavar="FOLDER", help="A new or empty folder.")
     ],
     as_json: AsJson = False,
     log_level: LogLevel = None,
@@ -52,9 +44,7 @@ def pack(
     ],
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="JSON file; an existing one is replaced."
-        ),
+        option("--output", "-o", metavar="FILE", help="JSON file; an existing one is replaced."),
     ],
     as_json: AsJson = False,
     log_level: LogLevel = None,
@@ -72,9 +62,13 @@ def pack(
 def _tell(done: Packed, as_json: bool) -> None:
     solution = done.solution
     if as_json:
-        names = {"name": solution.name, "definition": solution.definition}
-        files = {"sources": [source.path for source in solution.sources], "added": done.added}
-        emit_json({"schema_version": SCHEMA_VERSION, "path": done.path, **names, **files})
+        emit_document(
+            path=done.path,
+            name=solution.name,
+            definition=solution.definition,
+            sources=[source.path for source in solution.sources],
+            added=done.added,
+        )
     else:
         emit(str(done.path))
     for name in done.added:

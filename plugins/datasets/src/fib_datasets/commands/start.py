@@ -58,7 +58,7 @@ def definition(
     """Create a definition as a template: LayerNorm, to be edited."""
     from fib_datasets.starters import new_definition
 
-    emit(str(new_definition(_root(local), name, op_type)))
+    emit(str(new_definition(_dataset(local), name, op_type)))
     given = f"--definition {shlex.quote(name)}{_given(local)}"
     talk(f"next: edit it, then: fib new solution NAME {given}")
 
@@ -77,7 +77,7 @@ def solution(
     """
     from fib_datasets.starters import new_solution
 
-    emit(str(new_solution(_root(local), name, of, author, language)))
+    emit(str(new_solution(_dataset(local), name, of, author, language)))
     talk(f"next: edit it, then: fib run --definition {shlex.quote(of)}{_given(local)}")
 
 
@@ -96,7 +96,7 @@ def workload(
     """
     from fib_datasets.starters import new_workload
 
-    path, made_up = new_workload(_root(local), of, given or ())
+    path, made_up = new_workload(_dataset(local), of, given or ())
     emit(str(path))
     for name, value in made_up.items():
         talk(f"{name} = {value} (a default: give {name}=VALUE, or edit it)")
@@ -137,9 +137,9 @@ def _given(local: Optional[Path]) -> str:
     return f" --dataset {shlex.quote(str(local))}" if local is not None else ""
 
 
-def _root(local: Optional[Path]) -> Path:
+def _dataset(local: Optional[Path]) -> TraceSet:
     (root,) = dataset_roots([local] if local else None)
     layout.require_dataset(root)
-    broken = TraceSet.from_path(root, on_error="collect").load_errors
-    tell_broken([f"{error.where}: {error.message}" for error in broken])
-    return root
+    dataset = TraceSet.from_path(root, on_error="collect")
+    tell_broken([f"{error.where}: {error.message}" for error in dataset.load_errors])
+    return dataset

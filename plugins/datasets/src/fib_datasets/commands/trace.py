@@ -1,10 +1,7 @@
 """``fib trace``: show the workloads collected by tracing."""
 
-# ruff: noqa: TC003 - typer reads the annotations at run time
-
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,13 +9,12 @@ import typer
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import AsJson, GreedyCommand, LogLevel, OneLocal
-from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+from flashinfer_bench.cli.output import emit_document, set_up_logging, table, talk
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
-    from fib_datasets.workload_summary import DefinitionSummary, Summary
+    from fib_datasets.workload_summary import DefinitionSummary
 
-SCHEMA_VERSION = 1
 COLUMNS = ("definition", "workloads", "traced", "distinct_axes", "blobs", "blob_bytes", "axes")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -42,16 +38,25 @@ def summary(local: OneLocal = None, as_json: AsJson = False, log_level: LogLevel
     from flashinfer_bench.data import layout
 
     layout.require_dataset(root)
-    found = summarize(root)
-    if not found.definitions and not found.unread:
+    found, unread = summarize(root)
+    if not found and not unread:
         hint = "run a program with FIB_ENABLE_TRACING=1 to collect some"
         raise SelectionError(f"the dataset {root} has no workloads", hint=hint)
     if as_json:
-        emit_json(_document(root, found))
+        emit_document(root=root, definitions=found, unread=[one.where for one in unread])
     else:
-        table(f"Workloads of {root}", COLUMNS, map(_row, found.definitions))
-        _tell(root, found)
-    raise typer.Exit(ExitCode.FINDINGS if found.unread else ExitCode.OK)
+        table(f"Workloads of {root}", COLUMNS, map(_row, found))
+        talk(
+            f"{root}: {sum(one.workloads for one in found):,} workloads "
+            f"({sum(one.traced for one in found):,} traced) of {len(found):,} definitions, "
+            f"{sum(one.blob_bytes for one in found):,} bytes of tensors"
+        )
+        missing = sum(one.missing_blobs for one in found)
+        if missing:
+            talk(f"{missing:,} tensor files are missing; 'fib doctor' lists them")
+        if unread:
+            talk(f"{len(unread):,} lines cannot be read; 'fib doctor' lists them")
+    raise typer.Exit(ExitCode.FINDINGS if unread else ExitCode.OK)
 
 
 def _row(one: DefinitionSummary) -> tuple[Any, ...]:
@@ -61,27 +66,3 @@ def _row(one: DefinitionSummary) -> tuple[Any, ...]:
     )
     counts = one.workloads, one.traced, one.distinct_axes, one.blobs, one.blob_bytes
     return one.definition, *counts, axes
-
-
-def _tell(root: Path, found: Summary) -> None:
-    workloads = sum(one.workloads for one in found.definitions)
-    traced = sum(one.traced for one in found.definitions)
-    size = sum(one.blob_bytes for one in found.definitions)
-    talk(
-        f"{root}: {workloads:,} workloads ({traced:,} traced) of "
-        f"{len(found.definitions):,} definitions, {size:,} bytes of tensors"
-    )
-    missing = sum(one.missing_blobs for one in found.definitions)
-    if missing:
-        talk(f"{missing:,} tensor files are missing; 'fib doctor' lists them")
-    if found.unread:
-        talk(f"{len(found.unread):,} lines cannot be read; 'fib doctor' lists them")
-
-
-def _document(root: Path, found: Summary) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "root": root,
-        "definitions": found.definitions,
-        "unread": [one.where for one in found.unread],
-    }

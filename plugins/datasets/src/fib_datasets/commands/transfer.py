@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fib_datasets.commands import counted
 from flashinfer_bench.cli.datasets import error_documents, tell_some
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import (
@@ -19,12 +20,13 @@ from flashinfer_bench.cli.options import (
     LogLevel,
     OpTypes,
     Solutions,
+    option,
 )
 from flashinfer_bench.cli.output import emit, emit_document, set_up_logging, talk
 from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from flashinfer_bench.errors import DataError
 
@@ -46,7 +48,7 @@ def export(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of the dataset.")],
     output: Annotated[
         Path,
-        typer.Option(
+        option(
             "--output",
             "-o",
             metavar="ARCHIVE",
@@ -99,7 +101,7 @@ def export(
         count, first = len(done.pointers), done.pointers[0]
         talk(f"warning: {count:,} tensor files are Git LFS pointers; the first is {first}")
         talk("hint: run 'git lfs pull' in the dataset, then export again")
-    talk(f"exported {_counted(done.counts)}: {done.archive.stat().st_size / 1024:,.0f} KiB")
+    talk(f"exported {counted(done.counts)}: {done.archive.stat().st_size / 1024:,.0f} KiB")
     raise typer.Exit(ExitCode.FINDINGS if errors else ExitCode.OK)
 
 
@@ -115,7 +117,7 @@ def import_(
     ],
     into: Annotated[
         Path,
-        typer.Option(
+        option(
             "--into",
             "-o",
             metavar="DATASET",
@@ -158,15 +160,13 @@ def import_(
     tell_some("note", done.notes)
     _tell_missing(done.missing_blobs)
     known = sum(done.known.values())
-    talk(f"imported {_counted(done.added)}" + (f"; {known:,} already existed" if known else ""))
+    talk(f"imported {counted(done.added)}" + (f"; {known:,} already existed" if known else ""))
     raise typer.Exit(ExitCode.FINDINGS if done.left_out else ExitCode.OK)
 
 
 @merge_app.command("merge", cls=GreedyCommand)
 def merge(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty folder.")
-    ],
+    output: Annotated[Path, option("--output", "-o", metavar="DIR", help="A new or empty folder.")],
     local: Local = None,
     rename_solutions: RenameSolutions = False,
     log_level: LogLevel = None,
@@ -198,7 +198,7 @@ def merge(
     left_out = [error for one in sets for error in one.load_errors]
     _tell_left_out(left_out)
     noun = "dataset" if len(sets) == 1 else "datasets"
-    talk(f"merged {len(sets)} {noun}: {_counted(counts)}")
+    talk(f"merged {len(sets)} {noun}: {counted(counts)}")
     emit(str(output))
     raise typer.Exit(ExitCode.FINDINGS if left_out else ExitCode.OK)
 
@@ -212,9 +212,3 @@ def _tell_left_out(errors: Sequence[DataError]) -> None:
 def _tell_missing(paths: Sequence[str]) -> None:
     if paths:
         talk(f"warning: {len(paths):,} tensor files are missing; the first is {paths[0]}")
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    """Return counts as ``2 definitions, 3 solutions``, without zeros."""
-    found = [f"{count:,} {noun}" for noun, count in counts.items() if count]
-    return ", ".join(found) or "nothing"

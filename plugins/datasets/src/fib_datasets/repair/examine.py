@@ -9,12 +9,12 @@ import os
 import re
 import socket
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
+from fib_datasets.checks.records import no_solution
 from flashinfer_bench.data import (
     SafetensorsInput,
     Solution,
@@ -115,7 +115,7 @@ REMEDIES = {
     Kind.ORPHAN_SOLUTION: Remedy.ORPHANS,
     Kind.ORPHAN_BLOB: Remedy.ORPHANS,
 }
-"""Issues that are repaired by moving them; all others must be corrected by hand."""
+"""Issues that can be repaired by moving them; all others must be corrected by hand."""
 
 # Found in many intact datasets: traces outlive solutions, and tracers write blobs in advance.
 NOTES = frozenset({Kind.UNKNOWN_SOLUTION, Kind.ORPHAN_BLOB})
@@ -137,8 +137,8 @@ class Issue:
         Line in the file, from 1.
     hint : str, optional
         What to do.
-    by_hand : bool
-        Whether it must be corrected by hand, although others of its kind need not.
+    remedy : Remedy
+        How it can be repaired.
     """
 
     kind: Kind
@@ -146,12 +146,7 @@ class Issue:
     message: str
     line: Optional[int] = None
     hint: Optional[str] = None
-    by_hand: bool = False
-
-    @property
-    def remedy(self) -> Remedy:
-        """How it can be repaired."""
-        return Remedy.BY_HAND if self.by_hand else REMEDIES.get(self.kind, Remedy.BY_HAND)
+    remedy: Remedy = Remedy.BY_HAND
 
     @property
     def is_note(self) -> bool:
@@ -161,14 +156,19 @@ class Issue:
     @property
     def where(self) -> str:
         """The place as ``file:line``."""
-        return str(self.path) if self.line is None else f"{self.path}:{self.line}"
+        return where(self.path, self.line)
+
+
+def where(path: Path, line: Optional[int]) -> str:
+    """Return a place as ``file:line``."""
+    return str(path) if line is None else f"{path}:{line}"
 
 
 class Line(NamedTuple):
     """A line of a file, and what it contains: a trace, a problem, or nothing."""
 
     number: Optional[int]
-    raw: bytes
+    digest: bytes
     trace: Optional[Trace] = None
     problem: Optional[Issue] = None
 
@@ -177,6 +177,19 @@ def digest(raw: bytes) -> bytes:
     """Return a digest of a line without surrounding whitespace."""
     text = raw.removeprefix(codecs.BOM_UTF8).strip()
     return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def raw_lines(path: Path) -> Iterator[tuple[Optional[int], bytes]]:
+    """Yield every line of a file with its number; a JSON document over several lines has none.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
+    with path.open("rb") as file:
+        whole = read_whole(file)
+        yield from enumerate(file, 1) if whole is None else ((None, text) for text in whole[1])
 
 
 class LineReader:
@@ -193,39 +206,28 @@ class LineReader:
         self._reader = TraceReader()
 
     def read(self, path: Path) -> Iterator[Line]:
-        """Yield every line of a file; a JSON document over several lines has no line numbers.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be read.
-        """
-        with path.open("rb") as file:
-            whole = read_whole(file)
-            if whole is not None:
-                for text in whole[1]:
-                    yield self._judge(path, None, text)
-                return
-            for number, raw in enumerate(file, 1):
-                yield self._judge(path, number, raw)
-
-    def _judge(self, path: Path, number: Optional[int], raw: bytes) -> Line:
-        text = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        """Yield what is on the lines of a file; see `raw_lines`."""
         at = path.relative_to(self._root)
-        if number is not None and not raw.endswith(b"\n") and is_torn(text):
-            message = f"the last line is unfinished: {len(raw)} bytes"
-            return Line(number, raw, problem=Issue(Kind.TORN_LINE, at, message, line=number))
-        if not text.strip():
-            return Line(number, raw)
-        try:
-            return Line(number, raw, self._reader.read(text.strip(), path=path, line=number))
-        except DataError as error:
-            message = f"{error.field}: {error.message}" if error.field else error.message
-            hint = None
-            if number is None:
-                hint = "the file is one JSON document over several lines; correct it by hand"
-            found = Issue(Kind.INVALID_LINE, at, message, number, hint, by_hand=number is None)
-            return Line(number, raw, problem=found)
+        for number, raw in raw_lines(path):
+            trace = problem = None
+            text = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+            if number is not None and not raw.endswith(b"\n") and is_torn(text):
+                message = f"the last line is unfinished: {len(raw)} bytes"
+                problem = Issue(Kind.TORN_LINE, at, message, number, remedy=Remedy.SAFE)
+            elif text.strip():
+                try:
+                    trace = self._reader.read(text.strip(), path=path, line=number)
+                except DataError as error:
+                    problem = _invalid_line(error, at, number)
+            yield Line(number, digest(raw), trace, problem)
+
+
+def _invalid_line(error: DataError, path: Path, number: Optional[int]) -> Issue:
+    message = f"{error.field}: {error.message}" if error.field else error.message
+    if number is not None:
+        return Issue(Kind.INVALID_LINE, path, message, number, remedy=Remedy.SAFE)
+    hint = "the file is one JSON document over several lines; correct it by hand"
+    return Issue(Kind.INVALID_LINE, path, message, hint=hint)
 
 
 YOUNG_S = 3600.0
@@ -295,17 +297,14 @@ class Diagnosis:
         The issues, ordered by place.
     counts : dict of str to int
         Number of examined records and files of each kind.
-    definitions : frozenset of str
-        Names of the definitions.
-    first : dict of bytes to (Path, int or None)
-        File and line of the first occurrence of each distinct line, by its digest.
+    digests : dict of (Path, int or None) to bytes
+        Digest of each line with issues, by file and line.
     """
 
     root: Path
     issues: tuple[Issue, ...]
     counts: dict[str, int]
-    definitions: frozenset[str] = field(default=frozenset(), repr=False)
-    first: dict[bytes, _Place] = field(default_factory=dict, repr=False)
+    digests: dict[_Place, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def is_clean(self) -> bool:
@@ -337,49 +336,38 @@ class _Examination:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._issues: list[Issue] = []
-        self._definitions: dict[str, Path] = {}
-        self._solutions: dict[str, tuple[Path, str]] = {}
+        self._named: dict[tuple[str, str], Path] = {}  # file of each definition and solution
+        self._solutions: dict[str, str] = {}  # definition of each
         self._unknown: dict[str, list[_Place]] = {}  # missing solutions
         self._blobs: dict[str, Union[Path, UnsafePathError]] = {}  # of all records
         self._needed: dict[str, _Place] = {}  # of workloads; traces outlive their tensors
-        self._first: dict[bytes, _Place] = {}
+        self._first: dict[bytes, _Place] = {}  # place of each distinct line, by its digest
+        self._digests: dict[_Place, bytes] = {}
+        self._counts = dict.fromkeys(("definitions", "solutions", "workloads", "traces"), 0)
         self._files: dict[tuple[int, int], Path] = {}
 
     def run(self) -> Diagnosis:
         for path in self._list(layout.DEFINITIONS, ".json"):
             with self._reading(path):
-                name = load_definition(path, self._root).name
-                self._require_one(
-                    "definition", name, path, self._definitions.setdefault(name, path)
-                )
+                self._require_one("definition", load_definition(path, self._root).name, path)
         # With unreadable definitions, it is not certain what is an orphan.
         self._is_sure = not self._issues
         for path in self._list(layout.SOLUTIONS, ".json"):
             with self._reading(path):
                 one = decode(Solution, path.read_bytes(), path=path)
-                known, _ = self._solutions.setdefault(one.name, (path, one.definition))
-                self._require_one("solution", one.name, path, known)
-                if one.definition not in self._definitions:
-                    self._tell_orphan(Kind.ORPHAN_SOLUTION, path, None, one.definition)
-        counts = Counter(
-            definitions=len(self._definitions),
-            solutions=len(self._solutions),
-            workloads=0,
-            traces=0,
-        )
+                self._require_one("solution", one.name, path)
+                self._solutions.setdefault(one.name, one.definition)
+                self._require_definition(one.definition, Kind.ORPHAN_SOLUTION, path)
         reader = LineReader(self._root)
         for folder in (layout.WORKLOADS, layout.TRACES):
             for path in self._list(folder, ".jsonl", ".json"):
                 with self._reading(path):
                     if self._is_new(path):
                         for line in reader.read(path):
-                            if found := self._judge(line, path):
-                                counts[found] += 1
+                            self._judge(line, path)
         for name, places in self._unknown.items():
-            count = len(places)
-            traces = "this is the only trace" if count == 1 else f"this is one of {count} traces"
-            message = f"the dataset has no solution {name!r}; {traces} of it"
-            self._tell(Kind.UNKNOWN_SOLUTION, *places[0], message)
+            path, number = places[0]
+            self._tell(Kind.UNKNOWN_SOLUTION, path, no_solution(name, len(places)), number)
         self._look_at_blobs()
         for folder in _FOLDERS:
             # Report folders that cannot be listed here, and nowhere else.
@@ -388,28 +376,28 @@ class _Examination:
             paths = (one.path for one in entries if not one.is_dir(follow_symlinks=False))
             for path in map(Path, sorted(paths)):
                 if left := _leftover(path):
-                    self._tell(left[0], path, None, left[1])
+                    self._tell(left[0], path, left[1])
         ordered = sorted(self._issues, key=lambda one: (one.path, one.line or 0, one.kind.value))
-        names = frozenset(self._definitions)
-        return Diagnosis(self._root, tuple(ordered), dict(counts), names, self._first)
+        return Diagnosis(self._root, tuple(ordered), self._counts, self._digests)
 
     def _tell(
         self,
         kind: Kind,
         path: Path,
-        line: Optional[int],
         message: str,
+        line: Optional[int] = None,
         hint: Optional[str] = None,
         *,
         by_hand: bool = False,
     ) -> None:
         at = path.relative_to(self._root)
-        self._issues.append(Issue(kind, at, message, line, hint, by_hand=by_hand))
+        remedy = Remedy.BY_HAND if by_hand else REMEDIES.get(kind, Remedy.BY_HAND)
+        self._issues.append(Issue(kind, at, message, line, hint, remedy))
 
     def _list(self, folder: str, *suffixes: str) -> list[Path]:
         def tell(error: OSError) -> None:
-            path = Path(error.filename)
-            self._tell(Kind.UNREADABLE, path, None, f"cannot be listed: {error.strerror}")
+            message = f"cannot be listed: {error.strerror}"
+            self._tell(Kind.UNREADABLE, Path(error.filename), message)
 
         return layout.files(self._root / folder, *suffixes, on_error=tell)
 
@@ -420,29 +408,31 @@ class _Examination:
             yield
         except DataError as error:
             at = f"{error.field}: " if error.field else ""
-            self._tell(Kind.INVALID_FILE, path, None, at + error.message)
+            self._tell(Kind.INVALID_FILE, path, at + error.message)
         except FileNotFoundError:  # deleted since the listing
             pass
         except OSError as error:
-            message = f"cannot be read: {error.strerror or error}"
-            self._tell(Kind.UNREADABLE, path, None, message)
+            self._tell(Kind.UNREADABLE, path, f"cannot be read: {error.strerror or error}")
 
-    def _require_one(self, what: str, name: str, path: Path, first: Path) -> None:
-        if first is not path:
+    def _require_one(self, what: str, name: str, path: Path) -> None:
+        first = self._named.setdefault((what, name), path)
+        if first is path:
+            self._counts[f"{what}s"] += 1
+        else:
             message = f"another {what} is named {name!r}: {first.relative_to(self._root)}"
-            hint = "rename or remove one of the two"
-            self._tell(Kind.DUPLICATE_NAME, path, None, message, hint)
+            self._tell(Kind.DUPLICATE_NAME, path, message, hint="rename or remove one of the two")
 
-    def _tell_orphan(self, kind: Kind, path: Path, line: Optional[int], name: str) -> None:
+    def _require_definition(
+        self, name: str, kind: Kind, path: Path, line: Optional[int] = None
+    ) -> bool:
+        if ("definition", name) in self._named:
+            return True
+        message = f"the dataset has no definition {name!r}"
         doubt = "its definition may be one that cannot be read; repair that first"
-        self._tell(
-            kind,
-            path,
-            line,
-            f"the dataset has no definition {name!r}",
-            None if self._is_sure else doubt,
-            by_hand=not self._is_sure or (kind is Kind.ORPHAN_TRACE and line is None),
-        )
+        by_hand = not self._is_sure or (kind is Kind.ORPHAN_TRACE and line is None)
+        hint = None if self._is_sure else doubt
+        self._tell(kind, path, message, line, hint, by_hand=by_hand)
+        return False
 
     def _is_new(self, path: Path) -> bool:
         """Return whether a file was not seen by another path; its lines would be duplicates."""
@@ -452,23 +442,28 @@ class _Examination:
             other = first.relative_to(self._root)
             message = f"this is the same file as {other}, so its lines are read twice"
             hint = "remove one of the two links"
-            self._tell(Kind.DUPLICATE_LINE, path, None, message, hint, by_hand=True)
+            self._tell(Kind.DUPLICATE_LINE, path, message, hint=hint, by_hand=True)
         return first is path
 
-    def _judge(self, line: Line, path: Path) -> Optional[str]:
-        """Examine one line; return the kind of record that it counts as."""
-        trace, number = line.trace, line.number
+    def _judge(self, line: Line, path: Path) -> None:
+        """Examine one line."""
+        here = path.relative_to(self._root), line.number
+        known = len(self._issues)
         if line.problem is not None:
             self._issues.append(line.problem)
-        if trace is None:
-            return None
-        here = path.relative_to(self._root), number
-        first = self._first.setdefault(digest(line.raw), here)
-        if first is not here:
-            at = first[0] if first[1] is None else f"{first[0]}:{first[1]}"
-            message = f"a copy of the line at {at}"
-            self._tell(Kind.DUPLICATE_LINE, path, number, message, by_hand=number is None)
-            return None
+        elif line.trace is not None:
+            first = self._first.setdefault(line.digest, here)
+            if first is here:
+                self._judge_trace(line.trace, path, line.number)
+            else:
+                message = f"a copy of the line at {where(*first)}"
+                by_hand = line.number is None
+                self._tell(Kind.DUPLICATE_LINE, path, message, line.number, by_hand=by_hand)
+        if len(self._issues) > known:
+            self._digests[here] = line.digest
+
+    def _judge_trace(self, trace: Trace, path: Path, number: Optional[int]) -> None:
+        self._counts["workloads" if trace.is_workload_trace() else "traces"] += 1
         for spec in trace.workload.inputs.values():
             if isinstance(spec, SafetensorsInput):
                 if spec.path not in self._blobs:
@@ -478,24 +473,24 @@ class _Examination:
                         self._blobs[spec.path] = error
                 if trace.is_workload_trace():
                     self._needed.setdefault(spec.path, (path, number))
-        known = self._solutions.get(trace.solution or "")
-        if trace.definition not in self._definitions:
-            self._tell_orphan(Kind.ORPHAN_TRACE, path, number, trace.definition)
-        elif trace.solution is not None and known is None:
+        if not self._require_definition(trace.definition, Kind.ORPHAN_TRACE, path, number):
+            return
+        if trace.solution is None:
+            return
+        other = self._solutions.get(trace.solution)
+        if other is None:
             self._unknown.setdefault(trace.solution, []).append((path, number))
-        elif known is not None and known[1] != trace.definition:
-            whose = f"{known[1]!r}, not of {trace.definition!r}"
-            message = f"{trace.solution!r} is a solution of {whose}"
-            self._tell(Kind.WRONG_SOLUTION, path, number, message)
-        return "workloads" if trace.is_workload_trace() else "traces"
+        elif other != trace.definition:
+            message = f"{trace.solution!r} is a solution of {other!r}, not of {trace.definition!r}"
+            self._tell(Kind.WRONG_SOLUTION, path, message, number)
 
     def _look_at_blobs(self) -> None:
         """Report missing, damaged and unused tensor files."""
         all_known = not any(one.kind in _UNREAD for one in self._issues)
-        for name, place in self._needed.items():
+        for name, (path, line) in self._needed.items():
             file = self._blobs[name]
             if isinstance(file, UnsafePathError):
-                self._tell(Kind.UNSAFE_BLOB, *place, file.message)
+                self._tell(Kind.UNSAFE_BLOB, path, file.message, line)
                 continue
             try:
                 if not (file.exists() and is_lfs_pointer(file)):  # not downloaded is not damaged
@@ -504,7 +499,7 @@ class _Examination:
                 kind = Kind.DAMAGED_BLOB if file.exists() else Kind.MISSING_BLOB
                 reason = error.message if isinstance(error, BlobError) else error.strerror
                 hint = "copy the file from the original dataset, or remove the workload"
-                self._tell(kind, *place, f"{name}: {reason}", hint)
+                self._tell(kind, path, f"{name}: {reason}", line, hint)
         named = set(self._blobs.values())
         for file in self._list(layout.BLOB, ".safetensors"):
             if file.resolve() in named:
@@ -515,4 +510,4 @@ class _Examination:
             elif not all_known:
                 doubt = "a record that cannot be read may refer to it; repair those first"
             message = "no workload or trace refers to this file"
-            self._tell(Kind.ORPHAN_BLOB, file, None, message, doubt, by_hand=doubt is not None)
+            self._tell(Kind.ORPHAN_BLOB, file, message, hint=doubt, by_hand=doubt is not None)

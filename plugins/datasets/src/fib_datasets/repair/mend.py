@@ -13,17 +13,17 @@ from fib_datasets.repair.examine import (
     Diagnosis,
     Issue,
     Kind,
-    LineReader,
     Remedy,
     digest,
     examine,
+    raw_lines,
     stale_lock,
 )
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.storage import locked, replace_file, storage_error, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -54,17 +54,43 @@ class Backup:
         self._prefix = prefix
         self.folder: Optional[Path] = None
 
-    def add_lines(self, issues: Sequence[Taken], lines: Sequence[bytes]) -> None:
-        """Copy lines of a file to the backup.
+    def take_lines(self, path: Path, wanted: Mapping[int, tuple[bytes, Taken]]) -> list[int]:
+        """Move lines of a file to the backup, if they are unchanged since they were examined.
+
+        Parameters
+        ----------
+        path : Path
+            The file, relative to the dataset.
+        wanted : mapping of int to (bytes, Issue)
+            Digest of each line, and why it is moved, by the index of the line.
+
+        Returns
+        -------
+        list of int
+            Indices of the lines that were moved.
 
         Raises
         ------
         StorageError
-            If they cannot be written.
+            If something cannot be written; the file is then unchanged.
         """
-        self._note(issues)
-        text = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
-        self._append(self._place(issues[0].path), text)
+        file = self._root / path
+        if file.is_symlink():  # rewriting would replace the link by a file
+            return []
+        with locked(file):
+            # Other processes may have appended, or moved an unfinished line.
+            taken, out, left = [], [], []
+            for place, (number, raw) in enumerate(raw_lines(file)):
+                if place in wanted and digest(raw) == wanted[place][0]:
+                    taken.append(place)
+                    out.append(raw if raw.endswith(b"\n") else raw + b"\n")
+                else:  # a JSON document over several lines becomes one record per line
+                    left.append(raw if number is not None else raw + b"\n")
+            if taken:
+                self._note([wanted[place][1] for place in taken])
+                self._append(self._place(path), b"".join(out))
+                replace_file(file, b"".join(left))
+        return taken
 
     def move(self, issue: Taken) -> bool:
         """Move a file to the backup; return whether it still existed.
@@ -131,41 +157,6 @@ class Backup:
             raise storage_error(path, error) from error
 
 
-def _mend_file(
-    relative: Path, diagnosis: Diagnosis, kinds: set[Kind], backup: Backup
-) -> list[Issue]:
-    """Move lines with issues of `kinds` out of a file; return these issues."""
-    path = diagnosis.root / relative
-    if path.is_symlink():  # rewriting would replace the link by a file
-        return []
-    with locked(path):
-        # Read again: other processes may have appended, or moved an unfinished line.
-        lines = list(LineReader(diagnosis.root).read(path))
-        seen: set[bytes] = set()
-        taken, out, kept = [], [], []
-        for line in lines:
-            found = line.problem
-            if line.trace is not None:
-                key, name = digest(line.raw), line.trace.definition
-                message = f"the dataset has no definition {name!r}"
-                if key in seen or diagnosis.first.get(key, (relative, 0))[0] != relative:
-                    message = "a copy of an earlier line"
-                    found = Issue(Kind.DUPLICATE_LINE, relative, message, line=line.number)
-                elif name not in diagnosis.definitions:
-                    found = Issue(Kind.ORPHAN_TRACE, relative, message, line=line.number)
-                seen.add(key)
-            if found is not None and found.kind in kinds:
-                taken.append(found)
-                out.append(line.raw)
-            else:
-                kept.append(line.raw)
-        if not taken or any(line.number is None for line in lines):
-            return []
-        backup.add_lines(taken, out)
-        replace_file(path, b"".join(kept))
-    return taken
-
-
 def _move_file(one: Issue, root: Path, backup: Backup) -> bool:
     path = root / one.path
     if one.kind is Kind.TORN_FILE:
@@ -219,13 +210,17 @@ def repair(root: Path, *, orphans: bool = False) -> Repair:
     remedies = {Remedy.SAFE, Remedy.ORPHANS} if orphans else {Remedy.SAFE}
     with locked(root / "doctor"):  # two repairs at once might remove both of two equal lines
         found = examine(root)
-        wanted = [one for one in found.issues if one.remedy in remedies]
+        files: list[Issue] = []
+        lines: dict[Path, dict[int, tuple[bytes, Issue]]] = {}
+        for one in found.issues:
+            if one.remedy in remedies and one.line is not None:
+                known = found.digests[one.path, one.line], one
+                lines.setdefault(one.path, {})[one.line - 1] = known
+            elif one.remedy in remedies:
+                files.append(one)
         backup = Backup(root)
-        kinds = {one.kind for one in wanted}
         taken: list[Issue] = []
-        lines = (one.path for one in wanted if one.line is not None)
-        for path in dict.fromkeys(lines):
-            taken += _mend_file(path, found, kinds, backup)
-        files = [one for one in wanted if one.line is None]
+        for path, wanted in lines.items():
+            taken += [wanted[place][1] for place in backup.take_lines(path, wanted)]
         taken += [one for one in files if _move_file(one, root, backup)]
         return Repair(tuple(taken), backup.folder, examine(root) if taken else found)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_datasets.repair.examine import LineReader, is_young
+from fib_datasets.repair.examine import LineReader, is_young, where
 from fib_datasets.repair.mend import Backup
-from fib_datasets.sanitize.rules import Finding, Limits, RawTensors, Reason, Subject, judge
+from fib_datasets.sanitize.rules import Finding, Limits, RawTensors, Reason, judge
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.blobs import resolve_blob
 from flashinfer_bench.data.loader import Problems, load_definitions
-from flashinfer_bench.data.storage import locked, replace_file
+from flashinfer_bench.data.storage import locked
 from flashinfer_bench.data.workload import SafetensorsInput
 from flashinfer_bench.errors import UnsafePathError
 from flashinfer_bench.tracing.store import tracing_lock
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from fib_datasets.repair.examine import Issue, Line
+    from fib_datasets.repair.examine import Issue
     from flashinfer_bench.data.definition import Definition
     from flashinfer_bench.data.trace import Trace
-    from flashinfer_bench.data.workload import InputSpec, Workload
+    from flashinfer_bench.data.workload import Workload
     from flashinfer_bench.errors import DataError
 
 
@@ -42,6 +42,8 @@ class Record(NamedTuple):
         Index of the line in the file, from 0, blank lines included.
     line : int or None
         The line number, from 1; None if the file is one JSON document.
+    digest : bytes
+        Digest of the line.
     trace : Trace
         Its content.
     """
@@ -49,6 +51,7 @@ class Record(NamedTuple):
     path: Path
     place: int
     line: Optional[int]
+    digest: bytes
     trace: Trace
 
     @property
@@ -93,24 +96,17 @@ class Survey(NamedTuple):
         """
         found = cls([], [], [])
         reader = LineReader(root)
-        for folder in (layout.WORKLOADS, layout.TRACES):
-            for path in layout.files(root / folder, ".jsonl", ".json"):
-                found._read(root, path, reader)
+        folders = root / layout.WORKLOADS, root / layout.TRACES
+        files = (layout.files(folder, ".jsonl", ".json") for folder in folders)
+        for path in chain.from_iterable(files):
+            at = path.relative_to(root)
+            for place, (number, digest, trace, problem) in enumerate(reader.read(path)):
+                if problem is not None:
+                    found.unread.append(problem)
+                elif trace is not None:
+                    records = found.workloads if trace.is_workload_trace() else found.traces
+                    records.append(Record(at, place, number, digest, trace))
         return found
-
-    def _read(self, root: Path, path: Path, reader: LineReader) -> None:
-        relative = path.relative_to(root)
-        for place, line in enumerate(reader.read(path)):
-            if line.problem is not None:
-                self.unread.append(line.problem)
-            elif line.trace is not None:
-                of_workload = line.trace.is_workload_trace()
-                target = self.workloads if of_workload else self.traces
-                target.append(Record(relative, place, line.number, line.trace))
-
-    def traces_by_workload(self) -> Counter[tuple[str, str]]:
-        """Return how many traces refer to each workload, by definition and uuid."""
-        return Counter(record.identity for record in self.traces)
 
 
 def named_blobs(root: Path, records: Iterable[Record]) -> set[Path]:
@@ -140,35 +136,28 @@ def find_duplicates(
         Number of traces of each workload, by definition and uuid.
     """
     for group in _groups(records, lambda _: "tensor"):
-        for equal in _groups(group, lambda spec: _content(spec, tensors)):
+        for equal in _groups(group, lambda spec: tensors.digest(spec) or spec.model_dump()):
             stays = next((one for one in equal if traces[one.identity]), equal[0])
             yield from ((one, stays) for one in equal if one is not stays)
 
 
 def _groups(
-    records: Iterable[Record], tell: Callable[[SafetensorsInput], Any]
+    records: Iterable[Record], describe: Callable[[SafetensorsInput], Any]
 ) -> Iterator[list[Record]]:
-    """Yield the groups with several members."""
+    """Yield the groups with several members, which are equal if their tensors are described so."""
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        found[_key(record, tell)].append(record)
+        workload = record.workload
+        inputs = {
+            name: describe(spec)
+            if isinstance(spec, SafetensorsInput)
+            else spec.model_dump(mode="json")
+            for name, spec in workload.inputs.items()
+        }
+        tolerance = workload.tolerance and workload.tolerance.model_dump(mode="json")
+        content = [record.trace.definition, workload.axes, inputs, tolerance]
+        found[json.dumps(content, sort_keys=True)].append(record)
     return (group for group in found.values() if len(group) > 1)
-
-
-def _key(record: Record, tell: Callable[[SafetensorsInput], Any]) -> str:
-    workload = record.workload
-    tolerance = workload.tolerance and workload.tolerance.model_dump(mode="json")
-    inputs = {name: _told(spec, tell) for name, spec in workload.inputs.items()}
-    return json.dumps([record.trace.definition, workload.axes, inputs, tolerance], sort_keys=True)
-
-
-def _told(spec: InputSpec, tell: Callable[[SafetensorsInput], Any]) -> Any:
-    return tell(spec) if isinstance(spec, SafetensorsInput) else spec.model_dump(mode="json")
-
-
-def _content(spec: SafetensorsInput, tensors: RawTensors) -> Any:
-    """Return the digest of a tensor, or path and key if it cannot be read."""
-    return tensors.digest(spec) or [spec.path, spec.tensor_key]
 
 
 class Verdict(NamedTuple):
@@ -186,15 +175,10 @@ class Verdict(NamedTuple):
     finding: Finding
 
 
-def make_plan(
-    root: Path,
-    definitions: Mapping[str, Definition],
-    survey: Survey,
-    limits: Limits,
-    *,
-    with_traces: bool,
-) -> tuple[tuple[Verdict, ...], tuple[Verdict, ...]]:
-    """Return what to remove, and what is kept only because it has traces.
+def find_useless(
+    root: Path, definitions: Mapping[str, Definition], survey: Survey, limits: Limits
+) -> list[Verdict]:
+    """Return the workloads that may be removed, in the order of files and lines.
 
     Parameters
     ----------
@@ -206,36 +190,22 @@ def make_plan(
         The records of the dataset.
     limits : Limits
         The largest allowed workload.
-    with_traces : bool
-        Whether to remove workloads that have traces, with those traces.
     """
-    found = _judge_all(root, definitions, survey, limits)
-    drop = tuple(one for one in found if with_traces or not one.finding.traces)
-    keep = tuple(one for one in found if not with_traces and one.finding.traces)
-    if with_traces:
-        drop += tuple(_traces_of(drop, survey))
-    return drop, keep
-
-
-def _judge_all(
-    root: Path, definitions: Mapping[str, Definition], survey: Survey, limits: Limits
-) -> list[Verdict]:
     tensors = RawTensors(root)
-    traces = survey.traces_by_workload()
+    traces = Counter(record.identity for record in survey.traces)  # by workload
     found: list[Verdict] = []
     sound: list[Record] = []
     for record in survey.workloads:
         definition = definitions.get(record.trace.definition)
         reason = None
         if definition is not None:
-            reason = judge(Subject.read(definition, record.workload, tensors), limits)
+            reason = judge(definition, record.workload, tensors, limits)
         if reason is None:
             sound.append(record)
         else:
             found.append(_verdict(*reason, record, traces[record.identity]))
     for record, stays in find_duplicates(sound, tensors, traces):
-        place = str(stays.path) if stays.line is None else f"{stays.path}:{stays.line}"
-        message = f"equals {stays.workload.uuid} at {place}"
+        message = f"equals {stays.workload.uuid} at {where(stays.path, stays.line)}"
         # With the same uuid, traces also refer to the one that is kept.
         count = 0 if record.identity == stays.identity else traces[record.identity]
         found.append(_verdict(Reason.DUPLICATE, message, record, count))
@@ -248,13 +218,15 @@ def _verdict(reason: Reason, message: str, record: Record, traces: int = 0) -> V
     return Verdict(record, finding)
 
 
-def _traces_of(drop: Sequence[Verdict], survey: Survey) -> Iterator[Verdict]:
+def _traces_of(drop: Sequence[Verdict], survey: Survey) -> list[Verdict]:
     gone = {one.record.identity: one.finding for one in drop if one.finding.traces}
+    found = []
     for record in survey.traces:
         cause = gone.get(record.identity)
         if cause is not None:
             message = f"of workload {cause.uuid}, which is removed ({cause.kind.value})"
-            yield _verdict(Reason.TRACE, message, record)
+            found.append(_verdict(Reason.TRACE, message, record))
+    return found
 
 
 def unused_blobs(root: Path, survey: Survey, dropped: Sequence[Verdict]) -> list[Finding]:
@@ -355,9 +327,15 @@ def sanitize(
     # The lock of `fib doctor`, because only one process at a time may rewrite files.
     with nullcontext() if dry_run else locked(root / "doctor"):
         survey = Survey.of(root)
-        drop, keep = make_plan(root, definitions, survey, limits, with_traces=with_traces)
+        drop = find_useless(root, definitions, survey, limits)
+        keep: list[Verdict] = []
+        if with_traces:
+            drop += _traces_of(drop, survey)
+        else:
+            keep = [one for one in drop if one.finding.traces]
+            drop = [one for one in drop if not one.finding.traces]
         backup = Backup(root, BACKUP_PREFIX)
-        taken = drop if dry_run else tuple(_take_lines(root, drop, backup))
+        taken = drop if dry_run else list(_take_lines(root, drop, backup))
         blobs = unused_blobs(root, survey, taken)
         if not dry_run:
             blobs = list(_take_blobs(root, blobs, backup))
@@ -373,36 +351,13 @@ def sanitize(
 
 
 def _take_lines(root: Path, drop: Sequence[Verdict], backup: Backup) -> Iterator[Verdict]:
-    files: dict[Path, list[Verdict]] = defaultdict(list)
+    files: dict[Path, dict[int, Verdict]] = defaultdict(dict)
     for one in drop:
-        files[one.record.path].append(one)
-    for relative, verdicts in files.items():
-        path = root / relative
-        if not path.is_symlink():  # rewriting would replace the link by a file
-            with locked(tracing_lock(path)), locked(path):
-                yield from _rewrite(root, path, verdicts, backup)
-
-
-def _rewrite(root: Path, path: Path, verdicts: Sequence[Verdict], backup: Backup) -> list[Verdict]:
-    """Move lines out of a file, if they are unchanged since they were read."""
-    lines = list(LineReader(root).read(path))
-    wanted = {one.record.place: one for one in verdicts}
-    gone = {
-        place: wanted[place]
-        for place, line in enumerate(lines)
-        if place in wanted and line.trace == wanted[place].record.trace
-    }
-    if gone:
-        taken = list(gone.values())
-        backup.add_lines([one.finding for one in taken], [lines[place].raw for place in gone])
-        left = [_whole(line) for place, line in enumerate(lines) if place not in gone]
-        replace_file(path, b"".join(left))
-    return list(gone.values())
-
-
-def _whole(line: Line) -> bytes:
-    """Return a line unchanged; a JSON document over several lines becomes one line."""
-    return line.raw + b"\n" if line.number is None else line.raw
+        files[one.record.path][one.record.place] = one
+    for path, verdicts in files.items():
+        wanted = {place: (one.record.digest, one.finding) for place, one in verdicts.items()}
+        with locked(tracing_lock(root / path)):
+            yield from [verdicts[place] for place in backup.take_lines(path, wanted)]
 
 
 def _take_blobs(root: Path, found: Sequence[Finding], backup: Backup) -> Iterator[Finding]:

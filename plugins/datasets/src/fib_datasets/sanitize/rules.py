@@ -10,17 +10,21 @@ from array import array
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Optional
 
+from fib_datasets.repair.examine import where
 from fib_datasets.tensor_headers import tensor_places
 from flashinfer_bench.data import SafetensorsInput, ScalarInput, parse_constraint, resolve_blob
 from flashinfer_bench.errors import BlobError, DataError, UnsafePathError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from flashinfer_bench.data import Definition, Workload
+
+    _Integers = dict[str, list[int]]
+    _Reasons = Iterator[tuple["Reason", str]]
 
 
 class Reason(str, Enum):
@@ -85,7 +89,7 @@ class Finding:
     @property
     def where(self) -> str:
         """The place as ``file:line``."""
-        return str(self.path) if self.line is None else f"{self.path}:{self.line}"
+        return where(self.path, self.line)
 
 
 @dataclass(frozen=True)
@@ -172,36 +176,30 @@ _OFFSETS = re.compile(r"(^|_)(indptr|cu_seq_?lens?)(_|$)")
 _LENGTHS = re.compile(r"(^|_)seq_?lens?(_|$)")
 _ITEM = re.compile(r"\b([A-Za-z_]\w*)\[(-?\d+)\]\.item\(\)")
 
-Verdict = Optional[tuple[Reason, str]]
 
-
-class Subject(NamedTuple):
-    """A workload, its definition, and its stored integers.
+def judge(
+    definition: Definition, workload: Workload, tensors: RawTensors, limits: Limits
+) -> Optional[tuple[Reason, str]]:
+    """Return why a workload is useless, or None if it is not.
 
     Parameters
     ----------
     definition : Definition
-        The definition.
+        Its definition.
     workload : Workload
         The workload.
-    integers : dict of str to list of int
-        Values of its stored one-dimensional integer inputs, by input.
+    tensors : RawTensors
+        Reads its stored one-dimensional integer inputs, as far as rules need them.
+    limits : Limits
+        The largest allowed workload.
     """
-
-    definition: Definition
-    workload: Workload
-    integers: dict[str, list[int]]
-
-    @classmethod
-    def read(cls, definition: Definition, workload: Workload, tensors: RawTensors) -> Subject:
-        """Read the tensors of a workload that rules need."""
-        integers = {}
-        for name, spec in workload.inputs.items():
-            if isinstance(spec, SafetensorsInput) and _matters(definition, name):
-                values = tensors.integers(spec)
-                if values is not None:
-                    integers[name] = values
-        return cls(definition, workload, integers)
+    integers = {}
+    for name, spec in workload.inputs.items():
+        if isinstance(spec, SafetensorsInput) and _matters(definition, name):
+            values = tensors.integers(spec)
+            if values is not None:
+                integers[name] = values
+    return next(_reasons(definition, workload, integers, limits), None)
 
 
 def _matters(definition: Definition, name: str) -> bool:
@@ -212,71 +210,44 @@ def _matters(definition: Definition, name: str) -> bool:
     )
 
 
-def judge(subject: Subject, limits: Limits) -> Verdict:
-    """Return why a workload is useless, or None if it is not.
-
-    Parameters
-    ----------
-    subject : Subject
-        The workload.
-    limits : Limits
-        The largest allowed workload.
-    """
-    for rule in _RULES:
-        found = rule(subject)
-        if found is not None:
-            return found
-    return _outsized(subject, limits)
-
-
-def _zero_axis(subject: Subject) -> Verdict:
-    zero = [name for name in subject.definition.var_axes if subject.workload.axes.get(name) == 0]
-    return (Reason.ZERO_AXIS, f"{', '.join(zero)} = 0") if zero else None
-
-
-def _not_finite(subject: Subject) -> Verdict:
-    for name, spec in subject.workload.inputs.items():
+def _reasons(
+    definition: Definition, workload: Workload, integers: _Integers, limits: Limits
+) -> _Reasons:
+    zero = [name for name in definition.var_axes if workload.axes.get(name) == 0]
+    if zero:
+        yield Reason.ZERO_AXIS, f"{', '.join(zero)} = 0"
+    for name, spec in workload.inputs.items():
         value = spec.value if isinstance(spec, ScalarInput) else 0
         if isinstance(value, float) and not math.isfinite(value):
-            return Reason.NOT_FINITE, f"{name} = {value}"
-    return None
-
-
-def _bad_indptr(subject: Subject) -> Verdict:
-    for name, values in _matching(subject, _OFFSETS):
+            yield Reason.NOT_FINITE, f"{name} = {value}"
+    offsets = {name: one for name, one in integers.items() if _OFFSETS.search(name)}
+    for name, values in offsets.items():
         if values and values[0] != 0:
-            return Reason.BAD_INDPTR, f"{name} starts at {values[0]}, not at 0"
+            yield Reason.BAD_INDPTR, f"{name} starts at {values[0]}, not at 0"
         for place, (one, two) in enumerate(pairwise(values), 1):
             if two < one:
-                return Reason.BAD_INDPTR, f"{name} decreases from {one} to {two} at {place}"
-    return None
-
-
-def _empty_batch(subject: Subject) -> Verdict:
-    for name, values in _matching(subject, _OFFSETS):
+                yield Reason.BAD_INDPTR, f"{name} decreases from {one} to {two} at {place}"
+    for name, values in offsets.items():
         if len(values) > 1 and values[-1] == 0:
-            return Reason.EMPTY_BATCH, f"all {len(values) - 1} sequences of {name} are empty"
-    for name, values in _matching(subject, _LENGTHS):
-        if not _OFFSETS.search(name) and values and not any(values):
-            return Reason.EMPTY_BATCH, f"all {len(values)} lengths of {name} are 0"
-    return None
+            yield Reason.EMPTY_BATCH, f"all {len(values) - 1} sequences of {name} are empty"
+    for name, values in integers.items():
+        if _LENGTHS.search(name) and name not in offsets and values and not any(values):
+            yield Reason.EMPTY_BATCH, f"all {len(values)} lengths of {name} are 0"
+    yield from _violated(definition, workload.axes, integers)
+    yield from _outsized(definition, workload.axes, limits)
 
 
-def _matching(subject: Subject, pattern: re.Pattern[str]) -> Iterator[tuple[str, list[int]]]:
-    return ((name, values) for name, values in subject.integers.items() if pattern.search(name))
-
-
-def _constraint(subject: Subject) -> Verdict:
+def _violated(definition: Definition, axes: dict[str, int], integers: _Integers) -> _Reasons:
     def value(found: re.Match[str]) -> str:
         """Return an element of a stored tensor; the text itself if the tensor is not stored."""
-        values = subject.integers.get(found[1])
+        values = integers.get(found[1])
         try:
             return found[0] if values is None else str(values[int(found[2])])
         except IndexError:
             return found[0]
 
-    axes = {**subject.workload.axes, **subject.definition.const_axes}
-    for text in subject.definition.constraints:
+    axes = {**axes, **definition.const_axes}
+    for text in definition.constraints:
         try:
             parsed = parse_constraint(_ITEM.sub(value, text))
             if not parsed.decidable(axes) or parsed.evaluate(axes):
@@ -285,44 +256,22 @@ def _constraint(subject: Subject) -> Verdict:
             continue
         names = parse_constraint(text).names
         values = ", ".join(f"{name}={axes[name]}" for name in axes if name in names)
-        return Reason.CONSTRAINT, f"'{text}' is violated ({values})"
-    return None
+        yield Reason.CONSTRAINT, f"'{text}' is violated ({values})"
 
 
-_RULES: tuple[Callable[[Subject], Verdict], ...] = (
-    _zero_axis,
-    _not_finite,
-    _bad_indptr,
-    _empty_batch,
-    _constraint,
-)
-
-
-def _outsized(subject: Subject, limits: Limits) -> Verdict:
-    if limits.max_bytes is None and limits.max_elements is None:
-        return None
+def _outsized(definition: Definition, axes: dict[str, int], limits: Limits) -> _Reasons:
+    if limits == Limits():
+        return
     try:
-        total, largest = sizes(subject.definition, subject.workload)
+        shapes = *definition.get_input_shapes(axes), *definition.get_output_shapes(axes)
     except DataError:  # an axis without a value
-        return None
+        return
+    specs = *definition.inputs.values(), *definition.outputs.values()
+    elements = [math.prod(shape or ()) for shape in shapes]
+    total = sum(spec.dtype.nbytes(count) for spec, count in zip(specs, elements, strict=True))
+    largest = max(elements, default=0)
     if limits.max_bytes is not None and total > limits.max_bytes:
-        return Reason.OUTSIZED, f"{total:,} bytes; at most {limits.max_bytes:,} are allowed"
+        yield Reason.OUTSIZED, f"{total:,} bytes; at most {limits.max_bytes:,} are allowed"
     if limits.max_elements is not None and largest > limits.max_elements:
         allowed = f"at most {limits.max_elements:,} are allowed"
-        return Reason.OUTSIZED, f"a tensor of {largest:,} elements; {allowed}"
-    return None
-
-
-def sizes(definition: Definition, workload: Workload) -> tuple[int, int]:
-    """Return the bytes of all inputs and outputs, and the elements of the largest one.
-
-    Raises
-    ------
-    DataError
-        If a variable axis has no value.
-    """
-    shapes = definition.get_input_shapes(workload.axes), definition.get_output_shapes(workload.axes)
-    specs = *definition.inputs.values(), *definition.outputs.values()
-    elements = [math.prod(shape or ()) for part in shapes for shape in part]
-    nbytes = (spec.dtype.nbytes(count) for spec, count in zip(specs, elements, strict=True))
-    return sum(nbytes), max(elements, default=0)
+        yield Reason.OUTSIZED, f"a tensor of {largest:,} elements; {allowed}"

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.data import Definition, Trace, TraceSet
 
-_NOWHERE = Path()
 _BLOCK = 1 << 20
 
 Files = dict[str, Union[Callable[[], bytes], Path]]
@@ -76,14 +75,13 @@ def files_of(
         for each in solutions:
             folders = layout.SOLUTIONS, each.author, op_type_of(known, name), name
             groups[2][_json_file(*folders, each.name)] = partial(_document, each)
-    for name, traces in trace_set.workloads.items():
-        if traces:
-            path = layout.workloads_file(_NOWHERE, op_type_of(known, name), name)
-            groups[3][str(path)] = partial(_lines, traces)
-    for name, traces in trace_set.traces.items():
-        if traces:
-            path = layout.traces_file(_NOWHERE, op_type_of(known, name), name)
-            groups[4][str(path)] = partial(_lines, traces)
+    for file_of, records, group in (
+        (layout.workloads_file, trace_set.workloads, groups[3]),
+        (layout.traces_file, trace_set.traces, groups[4]),
+    ):
+        for name, traces in records.items():
+            if traces:
+                group[str(file_of(Path(), op_type_of(known, name), name))] = partial(_lines, traces)
     return {path: group[path] for group in groups for path in sorted(group)}
 
 

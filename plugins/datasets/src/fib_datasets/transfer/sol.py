@@ -100,29 +100,19 @@ class _Problem:
 
     def _plain_axes(self, record: dict[str, Any]) -> dict[str, Any]:
         """Replace computed axes by variable ones with a constraint."""
-        axes = record.get("axes")
-        if not isinstance(axes, dict):
+        axes, constraints = record.get("axes"), record.get("constraints") or []
+        # Validation rejects axes that are no object, and constraints that are no list.
+        if not isinstance(axes, dict) or not isinstance(constraints, list):
             return record
-        self._computed = {
-            name: axis["expression"]
-            for name, axis in axes.items()
-            if isinstance(axis, dict)
-            and axis.get("type") == "expr"
-            and isinstance(axis.get("expression"), str)
-        }
-        if not self._computed:
-            return record
-        plain = {
-            name: {"type": "var", "description": axis.get("description")}
-            if name in self._computed
-            else axis
-            for name, axis in axes.items()
-        }
+        plain = {}
+        for name, axis in axes.items():
+            plain[name] = axis
+            text = axis.get("expression") if isinstance(axis, dict) else None
+            if isinstance(text, str) and axis.get("type") == "expr":
+                self._computed[name] = text
+                plain[name] = {"type": "var", "description": axis.get("description")}
         rules = [f"{name} == {text}" for name, text in self._computed.items()]
-        given = record.get("constraints") or []
-        # Validation rejects what is not a list.
-        constraints = [*given, *rules] if isinstance(given, list) else given
-        return {**record, "axes": plain, "constraints": constraints}
+        return {**record, "axes": plain, "constraints": [*constraints, *rules]}
 
     # ------------------------------------------------------------------------------- workloads
 

@@ -22,7 +22,7 @@ class Subset:
     Parameters
     ----------
     definitions, solutions, op_types : tuple of str
-        Exact names. With `solutions`, only their definitions are included.
+        Names or patterns. With `solutions`, only their definitions are included.
     traces : bool
         Whether to include traces of runs; workloads are always included.
     """
@@ -45,7 +45,8 @@ class Subset:
             If nothing matches.
         """
         traces = trace_set.traces if self.traces else {}
-        if not (self.definitions or self.solutions or self.op_types):
+        selection = Selection(self.definitions, self.solutions, self.op_types)
+        if selection == Selection():
             if not (trace_set.definitions or trace_set.solutions or trace_set.workloads):
                 raise SelectionError(f"the dataset {trace_set.root} is empty")
             return TraceSet(
@@ -55,10 +56,9 @@ class Subset:
                 trace_set.workloads,
                 traces,
             )
-        selection = Selection(self.definitions, self.solutions, self.op_types)
         selection.check_names(trace_set)
         solutions = {
-            name: [one for one in group if self._wants(one.name)]
+            name: [one for one in group if selection.wants_solution(one.name, one.author)]
             for name, group in trace_set.solutions.items()
         }
         definitions = {
@@ -70,7 +70,7 @@ class Subset:
         if not definitions:
             raise SelectionError("no definition matches the filters", hint="use fewer filters")
         kept: dict[str, list[Trace]] = {
-            name: [trace for trace in group if self._wants(trace.solution)]
+            name: [trace for trace in group if selection.wants_solution(trace.solution or "", "")]
             for name, group in traces.items()
         }
 
@@ -80,6 +80,3 @@ class Subset:
         return TraceSet(
             trace_set.root, definitions, only(solutions), only(trace_set.workloads), only(kept)
         )
-
-    def _wants(self, solution: str | None) -> bool:
-        return not self.solutions or solution in self.solutions

@@ -112,8 +112,9 @@ def unpack_archive(archive: Path, target: Path, limits: Optional[Limits] = None)
         If writing fails.
     """
     try:
+        limits = limits or Limits()
         with archive.open("rb") as file, _decompressed(file) as stream:
-            return _Unpacking(stream, target, limits or Limits()).run()
+            return _unpack(_Metered(stream, limits.total_bytes), target, limits)
     except (StorageError, PermissionError):
         raise
     except DataError as error:
@@ -135,83 +136,76 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
     raise DataError("neither a .tar.gz nor a .tar", hint="'fib export' writes such archives")
 
 
-class _Unpacking:
-    def __init__(self, stream: IO[bytes], target: Path, limits: Limits) -> None:
-        self._stream = _Metered(stream, limits.total_bytes)
-        self._target = target
-        self._limits = limits
-        self._files = 0
-        self._expected: Optional[int] = None
+def _unpack(stream: _Metered, target: Path, limits: Limits) -> int:
+    files = 0
+    expected = None
+    # With an explicit mode, so that tarfile does not try other compressions.
+    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r:") as tar:
+        count = 0
+        while (member := tar.next()) is not None:
+            count += 1
+            if count > limits.files:
+                raise DataError(f"has more than {limits.files:,} entries")
+            tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps them all
+            path = _safe_path(member.name, limits)
+            if member.isdir() or not path.parts:
+                continue
+            if not member.isreg() or member.issparse():
+                kind = "a link" if member.issym() or member.islnk() else "not a regular file"
+                raise UnsafePathError(f"'{member.name}' is {kind}; only files are allowed")
+            if path.suffix == ".json" and member.size > limits.json_bytes:
+                raise DataError(f"'{path}' has {member.size:,} bytes, too many for a JSON file")
+            _write(stream, target, path, member.size)
+            files += 1
+            if str(path) == MANIFEST and files == 1:
+                expected = _files_in_manifest(target / path)
+    # tarfile treats an unreadable header as the end of the archive, so check that nothing
+    # follows. The checksum of the compression comes last.
+    while rest := stream.read(_BLOCK):
+        if rest.strip(b"\0"):
+            raise DataError("has a damaged header, or data after its end")
+    if expected is not None and files != expected + 1:
+        raise DataError(f"is incomplete: {files - 1} of {expected} files")
+    return files
 
-    def run(self) -> int:
-        # With an explicit mode, so that tarfile does not try other compressions.
-        with tarfile.open(fileobj=cast("IO[bytes]", self._stream), mode="r:") as tar:
-            count = 0
-            while (member := tar.next()) is not None:
-                count += 1
-                if count > self._limits.files:
-                    raise DataError(f"has more than {self._limits.files:,} entries")
-                tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps them all
-                self._take(member)
-        # tarfile treats an unreadable header as the end of the archive, so check that nothing
-        # follows. The checksum of the compression comes last.
-        while rest := self._stream.read(_BLOCK):
-            if rest.strip(b"\0"):
-                raise DataError("has a damaged header, or data after its end")
-        if self._expected is not None and self._files != self._expected + 1:
-            raise DataError(f"is incomplete: {self._files - 1} of {self._expected} files")
-        return self._files
 
-    def _take(self, member: tarfile.TarInfo) -> None:
-        path = self._safe_path(member.name)
-        if member.isdir() or not path.parts:
-            return
-        if not member.isreg() or member.issparse():
-            kind = "a link" if member.issym() or member.islnk() else "not a regular file"
-            raise UnsafePathError(f"'{member.name}' is {kind}; only files are allowed")
-        if path.suffix == ".json" and member.size > self._limits.json_bytes:
-            raise DataError(f"'{path}' has {member.size:,} bytes, too many for a JSON file")
-        self._write(path, member.size)
-        self._files += 1
-        if str(path) == MANIFEST and self._files == 1:
-            self._expected = _files_in_manifest(self._target / path)
+def _safe_path(name: str, limits: Limits) -> PurePosixPath:
+    path = PurePosixPath(name)
+    unsafe = (
+        path.is_absolute()
+        or ".." in path.parts
+        or "\\" in name
+        or PureWindowsPath(name).anchor
+        or any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in name)
+    )
+    if unsafe:
+        raise UnsafePathError(f"entry {name!r} has an invalid name")
+    size = len(name.encode())
+    if size > limits.name_bytes or len(path.parts) > limits.depth:
+        raise UnsafePathError(f"the name of entry {name[:60]!r}… is too long: {size} bytes")
+    return path
 
-    def _safe_path(self, name: str) -> PurePosixPath:
-        path = PurePosixPath(name)
-        unsafe = (
-            path.is_absolute()
-            or ".." in path.parts
-            or "\\" in name
-            or PureWindowsPath(name).anchor
-            or any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in name)
-        )
-        if unsafe:
-            raise UnsafePathError(f"entry {name!r} has an invalid name")
-        size = len(name.encode())
-        if size > self._limits.name_bytes or len(path.parts) > self._limits.depth:
-            raise UnsafePathError(f"the name of entry {name[:60]!r}… is too long: {size} bytes")
-        return path
 
-    def _write(self, path: PurePosixPath, size: int) -> None:
-        target = self._target / path
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            file = target.open("xb", buffering=0)  # otherwise closing it fails as well
-        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise DataError(f"two entries have the name '{path}'") from error
-        except OSError as error:
-            raise storage_error(target, error) from error
-        with file:
-            while size > 0:
-                data = self._stream.read(min(size, _BLOCK))
-                if not data:
-                    raise DataError(f"is truncated in '{path}'")
-                size -= len(data)
-                try:
-                    while data:
-                        data = data[file.write(data) :]
-                except OSError as error:
-                    raise storage_error(target, error) from error
+def _write(stream: _Metered, folder: Path, path: PurePosixPath, size: int) -> None:
+    target = folder / path
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = target.open("xb", buffering=0)  # otherwise closing it fails as well
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise DataError(f"two entries have the name '{path}'") from error
+    except OSError as error:
+        raise storage_error(target, error) from error
+    with file:
+        while size > 0:
+            data = stream.read(min(size, _BLOCK))
+            if not data:
+                raise DataError(f"is truncated in '{path}'")
+            size -= len(data)
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except OSError as error:
+                raise storage_error(target, error) from error
 
 
 def _files_in_manifest(path: Path) -> Optional[int]:

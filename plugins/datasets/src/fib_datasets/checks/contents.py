@@ -1,4 +1,4 @@
-"""Checks that each definition has one baseline and that it has passed.
+"""Checks of what belongs together: definitions, their workloads, solutions and baselines.
 
 A missing baseline is not an error, because datasets grow and are merged with others. Two baselines
 are an error, because it is ambiguous which one counts.
@@ -6,17 +6,20 @@ are an error, because it is ambiguous which one counts.
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from flashinfer_bench.data.constraints import parse_python
+from flashinfer_bench.errors import DataError
 from flashinfer_bench.validate.records import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flashinfer_bench.data import Definition
     from flashinfer_bench.validate.records import Contents, Finding
 
-NAME = "baseline"
 AUTHOR = "baseline"
 
 
@@ -43,11 +46,11 @@ def check_baselines(contents: Contents) -> Iterator[Finding]:
             passed.add((name, uuid))
     for definition, at in contents.definition_files:
         name = definition.name
-        places, here = baselines.get(name, []), Place(NAME, at.path)
+        places, here = baselines.get(name, []), Place("baseline", at.path)
         if len(places) > 1:
             message = f"{name!r} has another baseline: {places[0].path}"
             hint = "scores need exactly one; change the author of the others"
-            yield Place(NAME, places[1].path).error(message, "author", hint)
+            yield Place("baseline", places[1].path).error(message, "author", hint)
         elif not places and name in solved:
             message = "the definition has solutions but no baseline, so they have no scores"
             hint = f"a baseline is a solution by the author {AUTHOR!r}"
@@ -58,3 +61,37 @@ def check_baselines(contents: Contents) -> Iterator[Finding]:
                 f"the baseline has not passed on {len(left)} workloads that others have run, "
                 f"which do not count in scores; the first is {left[0]}"
             )
+
+
+def check_benchmark(contents: Contents) -> Iterator[Finding]:
+    """Find definitions that `fib run` would skip, or for which every evaluation would fail."""
+    with_workloads = {head.definition for head, _ in contents.traces if head.solution is None}
+    solved = {head.definition for head, _ in contents.solution_files}
+    for definition, at in contents.definition_files:
+        place = Place("benchmark", at.path)
+        if definition.name in solved and definition.name not in with_workloads:
+            yield place.warning("the definition has solutions but no workloads")
+        if definition.name in with_workloads and definition.name not in solved:
+            yield place.warning("the definition has workloads but no solutions")
+        yield from _check_reference(definition, place)
+
+
+def _check_reference(definition: Definition, place: Place) -> Iterator[Finding]:
+    try:
+        tree = parse_python(definition.reference)
+    except DataError:
+        return
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [one for one in tree.body if isinstance(one, kinds) and one.name == "run"]
+    # A decorator may change the signature.
+    if not found or found[-1].decorator_list or found[-1].args.vararg is not None:
+        return
+    arguments = found[-1].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    least = len(positional) - len(arguments.defaults)
+    count = len(definition.inputs)
+    if least <= count <= len(positional):
+        return
+    takes = str(least) if least == len(positional) else f"{least} to {len(positional)}"
+    message = f"run takes {takes} inputs, but {count} are declared"
+    yield place.error(message, "reference", "every evaluation would fail")
