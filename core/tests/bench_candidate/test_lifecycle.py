@@ -83,11 +83,11 @@ def test_the_judge_stays_on_its_core_and_works_alone_while_it_times():
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
 
 
-def test_two_hundred_candidates_leak_nothing(server_executor, descriptors, eventually):
+def test_sixty_candidates_leak_nothing(server_executor, descriptors, eventually):
     server_executor.spawn().close()
     server = server_executor._runs.server
     ours, theirs, children = descriptors(), descriptors(server.pid), len(children_of(os.getpid()))
-    for number in range(200):
+    for number in range(60):
         candidate = server_executor.spawn()
         if number % 3 == 0:
             os.kill(candidate.pid, signal.SIGKILL)

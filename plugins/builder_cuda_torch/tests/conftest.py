@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from fib_builder_cuda_torch import installation, recipe
+from fib_builder_cuda_torch import probe, recipe
 from fib_builder_cuda_torch.builder import TorchBuilder
 from fib_native_toolkit import find_nvcc
 from fib_tests.scaled_add import (
+    build,
+    cache_folder,
     definition,
+    expected,
     inputs,
+    on_gpu,
     own_cache,
-    plain_compilers,
     pytest_collection_modifyitems,
     shared_cache,
     solution_of,
@@ -21,13 +24,6 @@ from fib_tests.scaled_add import (
 from flashinfer_bench.errors import CapabilityError
 
 SOURCES = Path(__file__).parent / "sources"
-
-
-@pytest.fixture(autouse=True)
-def cache_folder(shared_cache, plain_compilers, monkeypatch):
-    """Use the shared cache, whatever the environment says about compilers."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(shared_cache))
-    return shared_cache
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +52,7 @@ def cuda_torch(monkeypatch):
         nvcc = find_nvcc()
     except CapabilityError as error:
         pytest.skip(error.message)
-    real = installation.find_torch()
+    real = probe.find_torch()
     found = dataclasses.replace(real, cuda=real.cuda or nvcc.number)
     monkeypatch.setattr(recipe, "find_torch", lambda: found)
     monkeypatch.setattr(recipe, "find_cuda_torch", lambda: found)
@@ -65,6 +61,5 @@ def cuda_torch(monkeypatch):
 
 
 @pytest.fixture
-def build(definition):
-    """Return a function that builds a solution."""
-    return lambda solution, of=None: TorchBuilder().build(of or definition, solution)
+def builder_class():
+    return TorchBuilder

@@ -8,35 +8,23 @@ import torch
 from fib_builder_cuda_torch.builder import TorchBuilder
 
 
-class TestWithoutAGpu:
-    def test_a_kernel_with_the_stable_abi_compiles(
-        self, definition, make_solution, source, cuda_torch, tmp_path
-    ):
-        # The object only: what it would be linked with is in torch's builds for CUDA alone.
-        solution = make_solution("stable.cu", language="cuda")
-        plan = TorchBuilder().plan(definition, solution)
-        (tmp_path / "stable.cu").write_text(source("stable.cu"))
-        command = [*plan.settings.compilers["cuda"], "-DTORCH_EXTENSION_NAME=fib_name"]
-        subprocess.run([*command, "-c", "stable.cu", "-o", "made.o"], cwd=tmp_path, check=True)
-        made = (tmp_path / "made.o").read_bytes()
-        assert b"fib_name" in made
-        assert b"sm_90a" in made or b"compute_90a" in made
-
-
-@pytest.fixture
-def on_gpu(inputs):
-    """Return the inputs on the GPU."""
-    return tuple(x.cuda() if isinstance(x, torch.Tensor) else x for x in inputs)
-
-
-def check(runnable, arguments):
-    x, y, scale = arguments
-    torch.testing.assert_close(runnable.call_value_returning(*arguments), (x + y) * scale)
+def test_a_kernel_with_the_stable_abi_compiles(
+    definition, make_solution, source, cuda_torch, tmp_path
+):
+    # The object only: what it would be linked with is in torch's builds for CUDA alone.
+    solution = make_solution("stable.cu", language="cuda")
+    plan = TorchBuilder().plan(definition, solution)
+    (tmp_path / "stable.cu").write_text(source("stable.cu"))
+    command = [*plan.settings.compilers["cuda"], "-DTORCH_EXTENSION_NAME=fib_name"]
+    subprocess.run([*command, "-c", "stable.cu", "-o", "made.o"], cwd=tmp_path, check=True)
+    made = (tmp_path / "made.o").read_bytes()
+    assert b"fib_name" in made
+    assert b"sm_90a" in made or b"compute_90a" in made
 
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    def test_a_cpp_solution_that_uses_cuda(self, build, make_solution, source, on_gpu):
+    def test_a_cpp_solution_that_uses_cuda(self, build, make_solution, source, on_gpu, expected):
         text = "#include <c10/cuda/CUDAStream.h>\n" + source("module.cpp").replace(
             "PYBIND11_MODULE",
             "#include <ATen/ops/add.h>\n#include <ATen/ops/mul.h>\n"
@@ -45,7 +33,8 @@ class TestOnAGpu:
             "  return at::mul(at::add(x, y), scale);\n}\n"
             "PYBIND11_MODULE",
         ).replace('m.def("run", &run', 'm.def("run", &on_device')
-        check(build(make_solution(files={"main.cpp": text})), on_gpu)
+        found = build(make_solution(files={"main.cpp": text})).call_value_returning(*on_gpu)
+        torch.testing.assert_close(found.cpu(), expected)
 
     def test_it_runs_on_the_current_stream(self, build, make_solution, on_gpu):
         runnable = build(make_solution("binding.cpp", "kernel.cu", language="cuda"))

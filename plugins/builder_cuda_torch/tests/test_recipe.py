@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from fib_builder_cuda_torch import installation, recipe
+from fib_builder_cuda_torch import probe, recipe
 from fib_builder_cuda_torch.builder import TorchBuilder
 from fib_native_toolkit import cuda_home
 from flashinfer_bench.errors import CapabilityError
@@ -25,7 +25,7 @@ def plan(definition):
 
 class TestInstallation:
     def test_it_is_what_torch_says_of_itself(self):
-        found = installation.find_torch()
+        found = probe.find_torch()
         assert found.version == torch.__version__
         assert found.cuda == torch.version.cuda
         assert found.cxx11_abi == torch.compiled_with_cxx11_abi()
@@ -35,18 +35,17 @@ class TestInstallation:
 
     def test_paths_and_standard_are_those_of_torchs_own_builder(self, tmp_path):
         own = _torch_would_run(tmp_path, ["a.cpp"])["cflags"]
-        found = installation.find_torch()
+        found = probe.find_torch()
         assert f"-std={found.standard}" in own
         assert [str(path) for path in found.include_paths] == [
             path for path in _after("-isystem", own) if path.startswith(str(found.root))
         ]
-        assert str(installation.find_python_headers()) in _after("-isystem", own)
+        assert str(probe.find_python_headers()) in _after("-isystem", own)
 
-    @pytest.mark.parametrize("name", ["torch", "torch.no_such"])
-    def test_a_torch_that_is_not_there(self, monkeypatch, name):
-        monkeypatch.setattr(installation, "find_spec", lambda _: None)
+    def test_a_torch_that_is_not_there(self, monkeypatch):
+        monkeypatch.setattr(probe, "find_spec", lambda _: None)
         with pytest.raises(CapabilityError, match="torch is not installed"):
-            installation.find_torch()
+            probe.find_torch()
 
 
 class TestFlags:
@@ -67,8 +66,8 @@ class TestFlags:
         assert len(known) == 7
 
     def test_cuda_of_another_release(self, plan, make_solution, monkeypatch, cuda_torch):
-        other = installation.TorchInstallation(cuda_torch.root, "2.4", "9.2", True, "c++17")
-        monkeypatch.setattr(recipe, "find_torch", lambda: other)
+        other = probe.TorchInstallation(cuda_torch.root, "2.4", "9.2", True, "c++17")
+        monkeypatch.setattr(recipe, "find_cuda_torch", lambda: other)
         with pytest.raises(CapabilityError, match=r"nvcc \S+ does not match torch 2.4"):
             plan(make_solution("stable.cu", language="cuda"))
 
@@ -82,18 +81,17 @@ class TestFlags:
         )
 
 
-class TestKey:
-    @pytest.mark.parametrize(
-        "change", [{"version": "9.9"}, {"cxx11_abi": False}, {"standard": "c++26"}]
+@pytest.mark.parametrize(
+    "change", [{"version": "9.9"}, {"cxx11_abi": False}, {"standard": "c++26"}]
+)
+def test_another_torch_is_another_build(plan, make_solution, monkeypatch, change):
+    before = plan(make_solution("bare.cpp"))
+    real = probe.find_torch()
+    monkeypatch.setattr(
+        recipe, "find_torch", lambda: probe.TorchInstallation(**vars(real) | change)
     )
-    def test_another_torch_is_another_build(self, plan, make_solution, monkeypatch, change):
-        before = plan(make_solution("bare.cpp"))
-        real = installation.find_torch()
-        monkeypatch.setattr(
-            recipe, "find_torch", lambda: installation.TorchInstallation(**vars(real) | change)
-        )
-        after = plan(make_solution("bare.cpp"))
-        assert after.key != before.key
+    after = plan(make_solution("bare.cpp"))
+    assert after.key != before.key
 
 
 def _torch_would_run(folder, sources):

@@ -6,15 +6,8 @@ import pytest
 
 from fib_builder_cuda_torch.builder import TorchBuilder
 from fib_builder_cuda_torch.entry import from_docstring
-from fib_native_toolkit import Arity
+from fib_native_toolkit import Arity, read_arity
 from flashinfer_bench.errors import BuildError
-
-
-def arity_of(signature):
-    kinds = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY]
-    any_number = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
-    needed = sum(p.default is p.empty for p in kinds)
-    return Arity(needed, None if any_number else len(kinds))
 
 
 @pytest.fixture
@@ -85,7 +78,7 @@ class TestDocstrings:
     )
     def test_one_signature(self, text, least, most, returned):
         signature = from_docstring(f"{text}\n\nWhat the author says -> None.", "f")
-        assert arity_of(signature) == Arity(least, most)
+        assert read_arity(signature) == Arity(least, most)
         assert signature.return_annotation == returned
 
     @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from fib_builder_python.builder import PythonBuilder
 from fib_tests.builds import cache_folder
-from fib_tests.scaled_add import build, definition, inputs, maker_of
+from fib_tests.scaled_add import build, definition, expected, inputs, maker_of
 
 RETURNS = "def run(x, y, scale):\n    return (x + y) * scale\n"
 

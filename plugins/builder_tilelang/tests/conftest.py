@@ -4,7 +4,7 @@ import pytest
 
 from fib_builder_tilelang.builder import TileLangBuilder
 from fib_tests.builds import cache_folder
-from fib_tests.scaled_add import build, definition, inputs, maker_of, run_in_child
+from fib_tests.scaled_add import build, definition, expected, inputs, maker_of
 
 KERNEL = """
 import tilelang
@@ -41,15 +41,9 @@ def tilelang_cache(monkeypatch, kernel_cache):
 
 
 @pytest.fixture
-def in_child():
-    """Return a function that runs Python code in a process of its own, and returns its output."""
-    return lambda code, **variables: run_in_child(code, **variables).stdout
-
-
-@pytest.fixture
-def sources():
-    """A solution, to be changed."""
-    return {"returns": RETURNS}
+def source():
+    """The source of a solution, to be changed."""
+    return RETURNS
 
 
 @pytest.fixture

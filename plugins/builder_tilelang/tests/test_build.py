@@ -1,39 +1,34 @@
 """Solutions that can be built, for the CPU."""
 
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from fib_tests.scaled_add import run_example
+
 HEAD = "import torch\nimport tilelang\nimport tilelang.language as T\n"
 
 
-def expected(inputs):
+def test_a_function_that_is_called_with_tensors(build, make_solution, inputs, expected):
+    source = (
+        HEAD + '@tilelang.jit(target="c", execution_backend="cython")\n'
+        "def run(x, y, scale):\n"
+        "    n = T.const('n')\n"
+        "    x: T.Tensor((n, 8), 'float32')\n"
+        "    y: T.Tensor((n, 8), 'float32')\n"
+        "    scale: T.float32\n"
+        "    out = T.empty((n, 8), 'float32')\n"
+        "    with T.Kernel(1) as _:\n"
+        "        for i, j in T.grid(n, 8):\n"
+        "            out[i, j] = (x[i, j] + y[i, j]) * scale\n"
+        "    return out\n"
+    )
+    runnable = build(make_solution(source, destination_passing_style=False))
+    assert torch.equal(runnable(*inputs), expected)
     x, y, scale = inputs
-    return (x + y) * scale
-
-
-class TestEntryPoints:
-    def test_a_function_that_is_called_with_tensors(self, build, make_solution, inputs):
-        source = (
-            HEAD + '@tilelang.jit(target="c", execution_backend="cython")\n'
-            "def run(x, y, scale):\n"
-            "    n = T.const('n')\n"
-            "    x: T.Tensor((n, 8), 'float32')\n"
-            "    y: T.Tensor((n, 8), 'float32')\n"
-            "    scale: T.float32\n"
-            "    out = T.empty((n, 8), 'float32')\n"
-            "    with T.Kernel(1) as _:\n"
-            "        for i, j in T.grid(n, 8):\n"
-            "            out[i, j] = (x[i, j] + y[i, j]) * scale\n"
-            "    return out\n"
-        )
-        runnable = build(make_solution(source, destination_passing_style=False))
-        assert torch.equal(runnable(*inputs), expected(inputs))
-        fewer = (inputs[0][:2], inputs[1][:2], 2.0)
-        assert torch.equal(runnable(*fewer), expected(fewer))
+    assert torch.equal(runnable(x[:2], y[:2], scale), expected[:2])
 
 
 SOURCE = """
@@ -74,9 +69,6 @@ def test_a_kernel_for_hopper(build, make_solution, inputs):
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_example_of_the_readme_runs(tmp_path, in_child):
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    example = tmp_path / "example.py"
-    example.write_text(code, encoding="utf-8")
-    printed = in_child(f"import runpy; runpy.run_path({str(example)!r})")
+def test_the_example_of_the_readme_runs(tmp_path):
+    printed = run_example(README, tmp_path).stdout
     assert printed.endswith("<Runnable 'scale_tilelang': tilelang>\n")

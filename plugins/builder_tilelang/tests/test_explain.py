@@ -17,11 +17,10 @@ STATEMENT = "out[i] = (x[i] + y[i]) * scale"
 
 
 @pytest.fixture
-def failed(build, make_solution, sources, inputs):
+def failed(build, make_solution, source, inputs):
     """Return a function that changes the good source, calls the result, and returns the error."""
 
     def run(old, new, *arguments) -> Exception:
-        source = sources["returns"]
         assert old in source
         runnable = build(make_solution(source.replace(old, new)))
         with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what tests ask
@@ -72,23 +71,22 @@ class TestCompiler:
         assert describe_failure(1, error).about == "capability"
 
 
-class TestOtherErrors:
-    @pytest.mark.parametrize(
-        ("old", "new", "kind", "text"),
-        [
-            ("y.flatten(), ", "", ValueError, "Expected 4 inputs, got 3"),
-            ("(x.flatten()", "(x.double().flatten()", ValueError, "Buffer dtype mismatch"),
-            ("(x.flatten()", "(x.flatten()[:5]", ValueError, "Static shape mismatch"),
-            ("    return scaled_add(", "    raise KeyError('mine')\n    (", KeyError, "mine"),
-            (
-                "    return scaled_add(",
-                "    open('/no/such/file')\n    (",
-                FileNotFoundError,
-                "No such",
-            ),
-        ],
-    )
-    def test_they_come_through_as_they_are(self, failed, old, new, kind, text):
-        error = failed(old, new)
-        assert type(error) is kind
-        assert text in str(error)
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "text"),
+    [
+        ("y.flatten(), ", "", ValueError, "Expected 4 inputs, got 3"),
+        ("(x.flatten()", "(x.double().flatten()", ValueError, "Buffer dtype mismatch"),
+        ("(x.flatten()", "(x.flatten()[:5]", ValueError, "Static shape mismatch"),
+        ("    return scaled_add(", "    raise KeyError('mine')\n    (", KeyError, "mine"),
+        (
+            "    return scaled_add(",
+            "    open('/no/such/file')\n    (",
+            FileNotFoundError,
+            "No such",
+        ),
+    ],
+)
+def test_other_errors_come_through_as_they_are(failed, old, new, kind, text):
+    error = failed(old, new)
+    assert type(error) is kind
+    assert text in str(error)

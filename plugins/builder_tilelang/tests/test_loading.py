@@ -1,11 +1,10 @@
 """What is left of the changes that ``import tilelang`` makes to a process."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from fib_tests.scaled_add import run_in_child
 
 STATE = """
 import json, os, sys, threading, warnings
@@ -34,17 +33,9 @@ def states(tmp_path_factory):
         + "assert 'tilelang' in sys.modules\n"
         + "print(json.dumps([before, state()]))\n"
     )
-    variables = {
-        "PYTHONPATH": "/a:/b",
-        "TILELANG_CACHE_DIR": str(tmp_path_factory.mktemp("of_tilelang")),
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | variables,
-    )
+    cache = str(tmp_path_factory.mktemp("of_tilelang"))
+    variables = {"PYTHONWARNINGS": "error", "PYTHONPATH": "/a:/b", "TILELANG_CACHE_DIR": cache}
+    done = run_in_child(code, **variables)
     assert done.stderr == ""
     return json.loads(done.stdout)
 
@@ -61,7 +52,7 @@ def test_the_process_is_as_before_but_for_variables_of_its_own(states):
     assert after == before
 
 
-def test_an_installation_that_is_broken(tmp_path, in_child):
+def test_an_installation_that_is_broken(tmp_path):
     (tmp_path / "tilelang.py").write_text("raise ValueError('registered twice')\n")
     code = (
         "import sys\n"
@@ -70,7 +61,7 @@ def test_an_installation_that_is_broken(tmp_path, in_child):
         "    try:\n        load_tilelang()\n"
         "    except Exception as error:\n        print(type(error).__name__, error)\n"
     )
-    printed = in_child(code, PYTHONPATH=str(tmp_path))
+    printed = run_in_child(code, PYTHONPATH=str(tmp_path)).stdout
     assert printed.count("cannot be imported: ValueError: registered twice") == 2
     assert printed.count("CapabilityError tilelang ") == 2
     assert "hint: python -c 'import tilelang' shows the full error" in printed

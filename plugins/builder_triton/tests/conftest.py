@@ -11,6 +11,7 @@ from fib_tests.scaled_add import (
     definition,
     inputs,
     maker_of,
+    on_gpu,
     pytest_collection_modifyitems,
     run_in_child,
 )
@@ -53,7 +54,7 @@ def interpreted(monkeypatch):
 @pytest.fixture(scope="session")
 def in_child():
     """Return a function that runs Python code in a process of its own, where triton compiles."""
-    return partial(run_in_child, without=("TRITON_INTERPRET",))
+    return partial(run_in_child, TRITON_INTERPRET="")
 
 
 @pytest.fixture

@@ -16,13 +16,6 @@ def compiled():
         pytest.skip("this process has imported triton for its interpreter: run pytest -m gpu")
 
 
-@pytest.fixture
-def on_gpu(inputs):
-    """The inputs on the GPU."""
-    x, y, scale = inputs
-    return x.cuda(), y.cuda(), scale
-
-
 def test_kernels_run_on_the_current_stream(build, make_solution, on_gpu):
     runnable = build(make_solution())
     x, y, scale = on_gpu

@@ -40,11 +40,10 @@ def bfloat16(definition):
     return Definition.model_validate(record)
 
 
-class TestAutotune:
-    def test_it_takes_the_first_configuration_and_runs_once(self, build, make_solution, inputs):
-        runnable = build(make_solution(tuned()))
-        for _ in range(2):
-            assert torch.equal(runnable(*inputs), torch.full((3, 8), 8.0))
+def test_autotuning_takes_the_first_configuration_and_runs_once(build, make_solution, inputs):
+    runnable = build(make_solution(tuned()))
+    for _ in range(2):
+        assert torch.equal(runnable(*inputs), torch.full((3, 8), 8.0))
 
 
 def test_threads_wait_for_one_another(build, make_solution, inputs):
@@ -68,21 +67,20 @@ def test_threads_wait_for_one_another(build, make_solution, inputs):
     assert wrong == []
 
 
-class TestBfloat16:
-    @pytest.mark.parametrize("upcast", [True, False])
-    def test_the_note_is_true(self, build, make_solution, bfloat16, upcast):
-        # Should the second case ever come out right, the note can go.
-        source = (
-            HEAD + "@triton.jit\n"
-            "def kernel(x, out, B: tl.constexpr):\n"
-            "    at = tl.arange(0, B)\n"
-            f"    v = tl.load(x + at){'.to(tl.float32)' if upcast else ''}\n"
-            "    tl.store(out + at, (v + v).to(tl.float32))\n"
-            "def run(x, y, scale):\n"
-            "    out = torch.empty(8)\n"
-            "    kernel[(1,)](x, out, B=8)\n"
-            "    return out\n"
-        )
-        x = torch.full((1, 8), 2.5, dtype=torch.bfloat16)
-        found = build(make_solution(source), bfloat16)(x, x, 1.0)
-        assert torch.equal(found, torch.full((8,), 5.0)) is upcast
+@pytest.mark.parametrize("upcast", [True, False])
+def test_the_note_about_bfloat16_is_true(build, make_solution, bfloat16, upcast):
+    # Should the second case ever come out right, the note can go.
+    source = (
+        HEAD + "@triton.jit\n"
+        "def kernel(x, out, B: tl.constexpr):\n"
+        "    at = tl.arange(0, B)\n"
+        f"    v = tl.load(x + at){'.to(tl.float32)' if upcast else ''}\n"
+        "    tl.store(out + at, (v + v).to(tl.float32))\n"
+        "def run(x, y, scale):\n"
+        "    out = torch.empty(8)\n"
+        "    kernel[(1,)](x, out, B=8)\n"
+        "    return out\n"
+    )
+    x = torch.full((1, 8), 2.5, dtype=torch.bfloat16)
+    found = build(make_solution(source), bfloat16)(x, x, 1.0)
+    assert torch.equal(found, torch.full((8,), 5.0)) is upcast

@@ -1,11 +1,11 @@
 """The plugin as the host sees it."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 import fib_builder_triton
+from fib_tests.scaled_add import run_example
 from flashinfer_bench.compile import BuilderRegistry
 from flashinfer_bench.plugins import Catalog
 
@@ -26,9 +26,6 @@ def test_of_the_two_records_the_registry_takes_the_one_for_the_device(
     registry.cleanup()
 
 
-def test_the_example_of_the_readme_runs(tmp_path, cache_folder, in_child):
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    example = tmp_path / "example.py"
-    example.write_text(code, encoding="utf-8")
-    done = in_child(f"import runpy; runpy.run_path({str(example)!r})", TRITON_INTERPRET="1")
+def test_the_example_of_the_readme_runs(tmp_path):
+    done = run_example(README, tmp_path, TRITON_INTERPRET="1")
     assert done.stdout == "<Runnable 'scale_triton': triton> True\n"

@@ -45,15 +45,14 @@ class TestCompiled:
         assert "CC" in answer.remedy
 
 
-class TestInterpreted:
-    @pytest.mark.parametrize("value", ["", "0", "false", "2", " 1"])
-    def test_switched_off(self, machine, monkeypatch, value):
-        machine("9.0")
-        monkeypatch.setenv("TRITON_INTERPRET", value)
-        answer = probe_interpreter()
-        assert not answer.ok
-        assert "TRITON_INTERPRET is not set" in answer.reason
-        assert probe().ok
+@pytest.mark.parametrize("value", ["", "0", "false", "2", " 1"])
+def test_the_interpreter_is_switched_off(machine, monkeypatch, value):
+    machine("9.0")
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    answer = probe_interpreter()
+    assert not answer.ok
+    assert "TRITON_INTERPRET is not set" in answer.reason
+    assert probe().ok
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The problem that the tests of all builders pose, in C++."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from fib_builder_tvmffi.builder import TVMFFIBuilder
 from fib_native_toolkit.cuda import find_cuda
 from fib_tests.scaled_add import (
     build,
+    cache_folder,
     definition,
+    expected,
     inputs,
+    on_gpu,
     own_cache,
-    plain_compilers,
     pytest_collection_modifyitems,
     shared_cache,
     solution_of,
@@ -21,13 +24,6 @@ from fib_tests.scaled_add import (
 from flashinfer_bench.errors import CapabilityError
 
 KERNELS = Path(__file__).parent / "kernels"
-
-
-@pytest.fixture(autouse=True)
-def cache_folder(shared_cache, plain_compilers, monkeypatch):
-    """Build in the shared cache, whatever the environment says about compilers."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(shared_cache))
-    return shared_cache
 
 
 @pytest.fixture
@@ -91,10 +87,15 @@ def make_solution():
 
 
 @pytest.fixture
-def expected(inputs):
-    """What the definition's reference makes of them."""
-    x, y, scale = inputs
-    return (x + y) * scale
+def make_library():
+    """Return a function that compiles a C source into a shared library."""
+
+    def make(path, source):
+        path.parent.mkdir(exist_ok=True)
+        command = ["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(path)]
+        subprocess.run(command, input=source, text=True, check=True)
+
+    return make
 
 
 @pytest.fixture

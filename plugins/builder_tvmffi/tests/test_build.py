@@ -6,17 +6,14 @@ import torch
 RETURNS = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Sum)"
 
 
-class TestRunnable:
-    def test_what_a_function_returns_outlives_the_runnable(
-        self, build, make_solution, inputs, expected
-    ):
-        runnable = build(make_solution(RETURNS, base="typed", destination_passing_style=False))
-        result = runnable(*inputs)
-        runnable.cleanup()
-        with pytest.raises(RuntimeError, match="cleaned up"):
-            runnable(*inputs)
-        assert torch.equal(result, expected)
-        del result
+def test_what_a_function_returns_outlives_the_runnable(build, make_solution, inputs, expected):
+    runnable = build(make_solution(RETURNS, base="typed", destination_passing_style=False))
+    result = runnable(*inputs)
+    runnable.cleanup()
+    with pytest.raises(RuntimeError, match="cleaned up"):
+        runnable(*inputs)
+    assert torch.equal(result, expected)
+    del result
 
 
 class TestCollections:

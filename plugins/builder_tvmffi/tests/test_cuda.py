@@ -75,21 +75,15 @@ class TestWithoutGpu:
 
 
 @pytest.mark.gpu
-class TestWithGpu:
-    @pytest.fixture
-    def on_gpu(self, inputs):
-        x, y, scale = inputs
-        return x.cuda(), y.cuda(), scale
-
-    def test_it_waits_for_what_its_stream_does(self, build, cuda_solution, on_gpu, expected):
-        runnable = build(cuda_solution())
-        x, y, scale = on_gpu
-        late, out = torch.zeros_like(x), torch.zeros_like(x)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(50_000_000)
-            late.copy_(x)
-            runnable(late, y, scale, out)
-        stream.synchronize()
-        assert torch.equal(out.cpu(), expected)
+def test_it_waits_for_what_its_stream_does(build, cuda_solution, on_gpu, expected):
+    runnable = build(cuda_solution())
+    x, y, scale = on_gpu
+    late, out = torch.zeros_like(x), torch.zeros_like(x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(x)
+        runnable(late, y, scale, out)
+    stream.synchronize()
+    assert torch.equal(out.cpu(), expected)

@@ -38,24 +38,22 @@ class TestEntryPoint:
         assert error.hint == "Did you mean 'runn'?"
 
 
-class TestCompiling:
-    @pytest.mark.parametrize("flags", [["-o", "elsewhere.so"], ["--version"]])
-    def test_flags_that_leave_no_library(self, refused, make_solution, flags):
-        error = refused(make_solution(options={"ldflags": flags}))
-        assert "produced no library" in error.message
-        assert "ldflags" in error.hint
+@pytest.mark.parametrize("flags", [["-o", "elsewhere.so"], ["--version"]])
+def test_flags_that_leave_no_library(refused, make_solution, flags):
+    error = refused(make_solution(options={"ldflags": flags}))
+    assert "produced no library" in error.message
+    assert "ldflags" in error.hint
 
 
-class TestLinking:
-    @pytest.mark.parametrize("language", ["cpp", "cuda"])
-    def test_a_symbol_that_is_nowhere(self, refused, make_solution, language, request):
-        if language == "cuda":
-            request.getfixturevalue("nvcc")
-        source = 'extern "C" int nowhere();\nEXPORT(run) { return nowhere(); }'
-        error = refused(make_solution(source, language=language))
-        assert "linking failed: " in error.message
-        assert "undefined reference to `nowhere'" in error.message
-        assert "compile_options.ldflags" in error.hint
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_a_symbol_that_is_nowhere(refused, make_solution, language, request):
+    if language == "cuda":
+        request.getfixturevalue("nvcc")
+    source = 'extern "C" int nowhere();\nEXPORT(run) { return nowhere(); }'
+    error = refused(make_solution(source, language=language))
+    assert "linking failed: " in error.message
+    assert "undefined reference to `nowhere'" in error.message
+    assert "compile_options.ldflags" in error.hint
 
 
 class TestSignature:
@@ -74,10 +72,9 @@ class TestSignature:
         assert f"set destination_passing_style to {str(not style).lower()}" in error.hint
 
 
-class TestMissingTools:
-    def test_a_broken_installation(self, make_solution, definition, monkeypatch):
-        builder, solution = TVMFFIBuilder(), make_solution()
-        artefact = builder.compile(definition, solution)
-        monkeypatch.setitem(sys.modules, "tvm_ffi", None)
-        with pytest.raises(CapabilityError, match="is installed, but cannot be imported"):
-            builder.load(definition, solution, artefact)
+def test_a_broken_installation(make_solution, definition, monkeypatch):
+    builder, solution = TVMFFIBuilder(), make_solution()
+    artefact = builder.compile(definition, solution)
+    monkeypatch.setitem(sys.modules, "tvm_ffi", None)
+    with pytest.raises(CapabilityError, match="is installed, but cannot be imported"):
+        builder.load(definition, solution, artefact)

@@ -1,7 +1,5 @@
 """What a solution asks of its compilers: flags, folders, libraries."""
 
-import subprocess
-
 import pytest
 import torch
 
@@ -24,43 +22,27 @@ class TestFlags:
         run(make_solution(source, base="typed", options={"cflags": flags}))
 
 
-class TestLibraries:
-    @pytest.fixture
-    def library(self, tmp_path):
-        """Make shared libraries with one function, and return their folder."""
-        (tmp_path / "times.c").write_text("double factor(void) { return 2.0; }\n")
-        # Two: what a process has loaded once is found again by its name.
-        for name in ("fibtimes", "fiblost"):
-            command = ["cc", "-shared", "-fPIC", "times.c", "-o", f"lib{name}.so"]
-            subprocess.run(command, cwd=tmp_path, check=True)
-        return tmp_path
-
-    SOURCE = 'extern "C" double factor();\nEXPORT(run) { return add(args, factor()); }\n'
-
-    def test_linked_but_not_found_when_loaded(self, build, make_solution, library, own_cache):
-        solution = make_solution(self.SOURCE, options={"ldflags": [f"-L{library}", "-lfiblost"]})
-        with pytest.raises(BuildError, match=r"cannot be loaded: libfiblost\.so") as caught:
-            build(solution)
-        assert "-Wl,-rpath" in caught.value.hint
+CALLS = 'extern "C" double factor();\nEXPORT(run) { return add(args, factor()); }\n'
 
 
-class TestDependencies:
+def test_linked_but_not_found_when_loaded(build, make_solution, make_library, tmp_path, own_cache):
+    make_library(tmp_path / "libfiblost.so", "double factor(void) { return 2.0; }\n")
+    solution = make_solution(CALLS, options={"ldflags": [f"-L{tmp_path}", "-lfiblost"]})
+    with pytest.raises(BuildError, match=r"cannot be loaded: libfiblost\.so") as caught:
+        build(solution)
+    assert "-Wl,-rpath" in caught.value.hint
+
+
+def test_a_library_that_is_included_without_being_declared(
+    run, make_solution, make_library, expected, tmp_path, monkeypatch
+):
     """With a cuBLAS that is none."""
-
-    @pytest.fixture
-    def cublas(self, tmp_path, monkeypatch):
-        root = tmp_path / "cublas"
-        (root / "include").mkdir(parents=True)
-        (root / "lib").mkdir()
-        (root / "include" / "cublas_v2.h").write_text('extern "C" double cublasFactor();\n')
-        (root / "times.c").write_text("double cublasFactor(void) { return 2.0; }\n")
-        for name in ("cublas", "cublasLt"):
-            command = ["cc", "-shared", "-fPIC", "times.c", "-o", f"lib/lib{name}.so"]
-            subprocess.run(command, cwd=root, check=True)
-        monkeypatch.setenv("CUBLAS_PATH", str(root))
-        return root
-
-    SOURCE = "#include <cublas_v2.h>\nEXPORT(run) { return add(args, cublasFactor()); }\n"
-
-    def test_included_without_being_declared(self, run, make_solution, expected, cublas):
-        assert torch.equal(run(make_solution(self.SOURCE)), expected * 2)
+    (tmp_path / "include").mkdir()
+    header = 'extern "C" double cublasFactor();\n'
+    (tmp_path / "include" / "cublas_v2.h").write_text(header)
+    for name in ("cublas", "cublasLt"):
+        library = tmp_path / "lib" / f"lib{name}.so"
+        make_library(library, "double cublasFactor(void) { return 2.0; }\n")
+    monkeypatch.setenv("CUBLAS_PATH", str(tmp_path))
+    source = "#include <cublas_v2.h>\nEXPORT(run) { return add(args, cublasFactor()); }\n"
+    assert torch.equal(run(make_solution(source)), expected * 2)

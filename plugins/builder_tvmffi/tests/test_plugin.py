@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fib_builder_tvmffi import probe as module
 from fib_builder_tvmffi.probe import find_tvm_ffi, probe, probe_cuda
+from fib_tests.scaled_add import run_example
 from flashinfer_bench.errors import CapabilityError
 
 
@@ -33,39 +30,27 @@ class TestProbes:
             assert answer.remedy == "pip install it"
 
 
-class TestTvmFfi:
-    def test_the_installed_one(self):
-        import tvm_ffi
+def test_the_installed_tvm_ffi():
+    import tvm_ffi
 
-        found = find_tvm_ffi()
-        assert found.version == importlib.metadata.version("apache-tvm-ffi")
-        assert str(found) == f"apache-tvm-ffi {found.version}"
-        assert str(found.include_path) == tvm_ffi.libinfo.find_include_path()
-        assert str(found.library_path / "libtvm_ffi.so") == tvm_ffi.libinfo.find_libtvm_ffi()
-
-
-README = (Path(__file__).parent.parent / "README.md").read_text()
+    found = find_tvm_ffi()
+    assert found.version == importlib.metadata.version("apache-tvm-ffi")
+    assert str(found) == f"apache-tvm-ffi {found.version}"
+    assert str(found.include_path) == tvm_ffi.libinfo.find_include_path()
+    assert str(found.library_path / "libtvm_ffi.so") == tvm_ffi.libinfo.find_libtvm_ffi()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+README = Path(__file__).parent.parent / "README.md"
+CPP = re.findall(r"^```cpp\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_the_example(tmp_path):
-    kernel, script = blocks("cpp")[0], blocks("python")[0]
-    (tmp_path / "scaled_add.cpp").write_text(kernel)
-    (tmp_path / "example.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "example.py"],
-        cwd=tmp_path,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-    )
+    (tmp_path / "scaled_add.cpp").write_text(CPP[0])
+    done = run_example(README, tmp_path, PYTHONWARNINGS="error")
     assert (done.stdout, done.stderr) == ("True 1.0\n", "")
 
 
-@pytest.mark.parametrize("snippet", blocks("cpp")[1:])
+@pytest.mark.parametrize("snippet", CPP[1:])
 def test_the_other_snippets_compile(build, make_solution, snippet, nvcc, monkeypatch):
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
     source = (

@@ -44,11 +44,10 @@ class TestReading:
         assert read_signature(found) is None
 
 
-class TestChoosing:
-    def test_returning_nothing(self, definition, make_solution):
-        signature = RETURNS._replace(returns="None")
-        solution = make_solution(destination_passing_style=False)
-        with pytest.raises(BuildError, match="returns nothing, but must return out"):
-            style_of(signature, definition, solution)
-        with pytest.raises(BuildError, match="returns nothing"):
-            style_of(signature, definition, make_solution())
+def test_returning_nothing(definition, make_solution):
+    signature = RETURNS._replace(returns="None")
+    solution = make_solution(destination_passing_style=False)
+    with pytest.raises(BuildError, match="returns nothing, but must return out"):
+        style_of(signature, definition, solution)
+    with pytest.raises(BuildError, match="returns nothing"):
+        style_of(signature, definition, make_solution())

@@ -9,29 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fib_tests.builds import (
-    builder,
-    cache_folder,
-    definition,
-    helper_cache,
-    make_definition,
-    make_solution,
-)
+from fib_tests.builds import cache_folder, helper_cache
 
 SUPPORT = Path(__file__).parent / "support"
 READ_BY_COMPILERS = (
-    "CC",
-    "CXX",
-    "CPATH",
-    "C_INCLUDE_PATH",
-    "CPLUS_INCLUDE_PATH",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "FIB_CUDA_ARCH_LIST",
-    "LIBRARY_PATH",
-    "NVCC_APPEND_FLAGS",
-    "NVCC_CCBIN",
-    "NVCC_PREPEND_FLAGS",
+    *("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CUDA_HOME", "CUDA_PATH"),
+    *("FIB_CUDA_ARCH_LIST", "LIBRARY_PATH"),
+    *("NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS"),
 )
 
 
@@ -66,18 +50,18 @@ def script(tmp_path):
 
 
 @pytest.fixture
-def start(tmp_path):
+def start():
     """Return a function that starts Python on some code, with `c_builder` in reach."""
     processes = []
     path = [SUPPORT, *filter(None, [os.environ.get("PYTHONPATH")])]
 
-    def run(code, *arguments, **variables):
+    def run(code, *arguments):
         process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **variables},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
         )
         processes.append(process)
         return process

@@ -13,9 +13,8 @@ from fib_native_toolkit.compiled import release_of
 def folder_of(c):
     """Return a function that builds, and returns the folder's name."""
 
-    def build(solution=None, definition=None, **key):
-        artefact = c.CBuilder(**key).compile(definition or c.definition(), solution or c.solution())
-        return artefact.folder.name
+    def build(solution=None):
+        return c.CBuilder().compile(c.definition(), solution or c.solution()).folder.name
 
     return build
 

@@ -111,13 +111,12 @@ class TestDamage:
         assert Unlucky.pruned == 1
 
 
-class TestBuildersThatErr:
-    @pytest.mark.parametrize("library", ["nothing.so", "../outside.so", "sources", "", "."])
-    def test_a_library_must_be_a_file_in_the_folder(self, c, library):
-        class Erring(c.CBuilder):
-            def compile_into(self, definition, solution, plan, folder):
-                (folder.parent / "outside.so").write_text("x")
-                return library
+@pytest.mark.parametrize("library", ["nothing.so", "../outside.so", "sources", "", "."])
+def test_a_library_must_be_a_file_in_the_folder(c, library):
+    class Erring(c.CBuilder):
+        def compile_into(self, definition, solution, plan, folder):
+            (folder.parent / "outside.so").write_text("x")
+            return library
 
-        with pytest.raises(BuildError, match="produced no library"):
-            Erring().compile(c.definition(), c.solution())
+    with pytest.raises(BuildError, match="produced no library"):
+        Erring().compile(c.definition(), c.solution())

@@ -73,19 +73,18 @@ def only(names):
     return dependency
 
 
-class TestCublas:
-    @pytest.mark.parametrize("package", ["cublas", "cu13"])
-    def test_as_pip_installs_it(self, site, package):
-        root = site / "nvidia" / package
-        fill(root, *CUBLAS, "lib/libcublas.so.13", "lib/libcublasLt.so.13")
-        found = only(["cublasLt"])
-        assert found.libraries == (":libcublas.so.13", ":libcublasLt.so.13")
-        assert found.link_flags() == [
-            f"-L{root}/lib",
-            f"-Wl,-rpath,{root}/lib",
-            "-l:libcublas.so.13",
-            "-l:libcublasLt.so.13",
-        ]
+@pytest.mark.parametrize("package", ["cublas", "cu13"])
+def test_cublas_as_pip_installs_it(site, package):
+    root = site / "nvidia" / package
+    fill(root, *CUBLAS, "lib/libcublas.so.13", "lib/libcublasLt.so.13")
+    found = only(["cublasLt"])
+    assert found.libraries == (":libcublas.so.13", ":libcublasLt.so.13")
+    assert found.link_flags() == [
+        f"-L{root}/lib",
+        f"-Wl,-rpath,{root}/lib",
+        "-l:libcublas.so.13",
+        "-l:libcublasLt.so.13",
+    ]
 
 
 class TestCudnn:
@@ -108,26 +107,24 @@ class TestCudnn:
         assert "pip install nvidia-cudnn" in caught.value.hint
 
 
-class TestCutlass:
-    @pytest.mark.parametrize("variable", [v for v in VARIABLES if v.startswith("CUTLASS")])
-    def test_a_checkout(self, tmp_path, monkeypatch, variable):
-        root = fill(tmp_path / "cutlass", *CUTLASS, "tools/util/include/cutlass/util/x.h")
-        monkeypatch.setenv(variable, str(root))
-        found = only(["CUTLASS"])
-        assert found.version == "4.2.1"
-        assert found.include_paths == (f"{root}/include", f"{root}/tools/util/include")
-        assert found.library_paths == found.libraries == ()
-        assert found.link_flags() == []
-        assert found.include_flags() == [
-            *("-isystem", f"{root}/include"),
-            *("-isystem", f"{root}/tools/util/include"),
-        ]
+@pytest.mark.parametrize("variable", [v for v in VARIABLES if v.startswith("CUTLASS")])
+def test_a_checkout_of_cutlass(tmp_path, monkeypatch, variable):
+    root = fill(tmp_path / "cutlass", *CUTLASS, "tools/util/include/cutlass/util/x.h")
+    monkeypatch.setenv(variable, str(root))
+    found = only(["CUTLASS"])
+    assert found.version == "4.2.1"
+    assert found.include_paths == (f"{root}/include", f"{root}/tools/util/include")
+    assert found.library_paths == found.libraries == ()
+    assert found.link_flags() == []
+    assert found.include_flags() == [
+        *("-isystem", f"{root}/include"),
+        *("-isystem", f"{root}/tools/util/include"),
+    ]
 
 
-class TestNames:
-    @pytest.mark.parametrize("text", ["cutlass>=5", "cutlass < 4", "CUTLASS ~= 3.1"])
-    def test_versions_that_do_not(self, tmp_path, monkeypatch, text):
-        monkeypatch.setenv("CUTLASS_PATH", str(fill(tmp_path / "c", *CUTLASS)))
-        with pytest.raises(CapabilityError, match=r"found cutlass 4\.2\.1") as caught:
-            find_dependencies([text])
-        assert repr(text) in caught.value.message
+@pytest.mark.parametrize("text", ["cutlass>=5", "cutlass < 4", "CUTLASS ~= 3.1"])
+def test_versions_that_do_not_fit(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("CUTLASS_PATH", str(fill(tmp_path / "c", *CUTLASS)))
+    with pytest.raises(CapabilityError, match=r"found cutlass 4\.2\.1") as caught:
+        find_dependencies([text])
+    assert repr(text) in caught.value.message

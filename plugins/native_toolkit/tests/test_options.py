@@ -28,16 +28,15 @@ def solution_with(options=None, text="int x;", **spec):
     )
 
 
-class TestChecked:
-    def test_paths_are_found_in_the_sources(self, tmp_path):
-        solution = solution_with({"include_paths": ["inc/deep", ".", "/opt/x", "./a"]})
-        assert checked_options(solution).include_paths == ["inc/deep", ".", "/opt/x", "./a"]
-        assert checked_options(solution, tmp_path).include_paths == [
-            f"{tmp_path}/sources/inc/deep",
-            f"{tmp_path}/sources",
-            "/opt/x",
-            f"{tmp_path}/sources/a",
-        ]
+def test_paths_are_found_in_the_sources(tmp_path):
+    solution = solution_with({"include_paths": ["inc/deep", ".", "/opt/x", "./a"]})
+    assert checked_options(solution).include_paths == ["inc/deep", ".", "/opt/x", "./a"]
+    assert checked_options(solution, tmp_path).include_paths == [
+        f"{tmp_path}/sources/inc/deep",
+        f"{tmp_path}/sources",
+        "/opt/x",
+        f"{tmp_path}/sources/a",
+    ]
 
 
 OTHER_CODE = [

@@ -49,17 +49,16 @@ def output_of(process) -> str:
     return out
 
 
-class TestAtOnce:
-    def test_builds_go_on_while_the_cache_is_pruned(self, c, start):
-        processes = [start(BUILD_MANY, 12) for _ in range(2)]
-        removed = 0
-        while any(process.poll() is None for process in processes):
-            removed += len(prune(everything=True).removed)
-            time.sleep(0.005)
-        assert [output_of(process) for process in processes] == ["done\n"] * 2
-        assert removed > 3
-        assert prune(everything=True).busy == []
-        assert list_entries() == []
+def test_builds_go_on_while_the_cache_is_pruned(c, start):
+    processes = [start(BUILD_MANY, 12) for _ in range(2)]
+    removed = 0
+    while any(process.poll() is None for process in processes):
+        removed += len(prune(everything=True).removed)
+        time.sleep(0.005)
+    assert [output_of(process) for process in processes] == ["done\n"] * 2
+    assert removed > 3
+    assert prune(everything=True).busy == []
+    assert list_entries() == []
 
 
 class TestFullDisk:

@@ -1,8 +1,5 @@
 """Listing and pruning the cache."""
 
-import os
-import time
-
 import pytest
 
 from fib_build_cache.store import list_entries, prune
@@ -33,22 +30,9 @@ time.sleep(60)
 
 
 @pytest.fixture
-def build(c):
-    """Return a function that builds a solution and dates its last use back."""
-
-    def make(number, *, age=0.0, name=None):
-        text = f"double run(double x) {{ return {number} * x; }}\n"
-        solution = c.solution(text, name=name or f"times {number}")
-        artefact = c.CBuilder().compile(c.definition(), solution)
-        then = time.time() - age
-        os.utime(artefact.folder / ".complete", (then, then))
-        return artefact
-
-    return make
-
-
-def solutions(entries):
-    return [entry.solution for entry in entries]
+def built(c):
+    """A build in the cache."""
+    return c.CBuilder().compile(c.definition(), c.solution())
 
 
 class TestList:
@@ -61,20 +45,18 @@ class TestList:
             lambda a: (a.folder / "build.json").write_text("{}"),
         ],
     )
-    def test_damage_is_seen(self, build, damage):
-        damage(build(1))
+    def test_damage_is_seen(self, built, damage):
+        damage(built)
         assert [entry.state for entry in list_entries()] == ["damaged"]
 
-    def test_a_flipped_bit_is_seen_by_those_who_look_closely(self, build):
-        library = build(1).library
-        content = bytearray(library.read_bytes())
+    def test_a_flipped_bit_is_seen_by_those_who_look_closely(self, built):
+        content = bytearray(built.library.read_bytes())
         content[-1] ^= 1
-        library.write_bytes(bytes(content))
+        built.library.write_bytes(content)
         assert [entry.state for entry in list_entries()] == ["complete"]
         assert [entry.state for entry in list_entries(verify=True)] == ["damaged"]
 
-    def test_what_only_has_such_a_name_is_left_alone(self, cache_folder, build):
-        build(1)
+    def test_what_only_has_such_a_name_is_left_alone(self, cache_folder, built):
         token = f"123-{'0' * 32}"
         for path in (f"theirs/{NAME}", f"theirs/{NAME}.partial-abc", f"scratch/{token}"):
             (cache_folder / path).mkdir(parents=True)
@@ -92,19 +74,18 @@ class TestList:
 
 
 class TestPrune:
-    def test_what_is_locked_stays(self, build, start):
-        artefact = build(1)
-        lock = lock_of(artefact.folder)
+    def test_what_is_locked_stays(self, built, start):
+        lock = lock_of(built.folder)
         holder = start(HOLD, lock)
         assert holder.stdout.readline() == "held\n"
         for dry_run in (True, False):
             result = prune(everything=True, dry_run=dry_run)
             assert result.removed == []
-            assert solutions(result.busy) == ["times 1"]
-        assert artefact.library.exists()
+            assert [entry.solution for entry in result.busy] == ["twice"]
+        assert built.library.exists()
         holder.kill()
         holder.wait()
-        assert solutions(prune(everything=True).removed) == ["times 1"]
+        assert [entry.solution for entry in prune(everything=True).removed] == ["twice"]
 
     def test_lock_files_without_a_build_go_unless_they_are_held(self, cache_folder, start):
         free, held = (

@@ -15,7 +15,7 @@ import torch
 from fib_sandbox_linux import limits
 from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench.candidate.processes import freezer_of
-from flashinfer_bench.bench.executors.base import CandidateCrashed, CandidateError, CandidateFailed
+from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.bench.executors.frozen import FrozenTree
 from flashinfer_bench.bench.executors.spawn import SpawnExecutor
@@ -259,7 +259,7 @@ class TestProcesses:
         assert got == "PermissionError"
         assert attempt("pass") == "done"
 
-    def test_no_daemon_gets_away(self, load, exists, eventually, group_exists):
+    def test_no_daemon_gets_away(self, load, eventually, group_exists):
         candidate = load(
             body("""
             import os, subprocess, time
@@ -299,21 +299,15 @@ class TestProcesses:
             executor.close()
 
 
-class TestUse:
-    def test_forks(self, attempt):
-        code = """
-            import os, time
-            for _ in range(300):
-                if os.fork() == 0:
-                    time.sleep(600)
-        """
-        assert attempt(code, "process-limit") == "BlockingIOError"
-        assert attempt("pass") == "done"
-
-    def test_a_crash_dumps_no_core(self, load):
-        candidate = load(body("import ctypes; ctypes.string_at(0)"))
-        with pytest.raises(CandidateCrashed):
-            candidate.call(0, timeout_s=30)
+def test_forks(attempt):
+    code = """
+        import os, time
+        for _ in range(300):
+            if os.fork() == 0:
+                time.sleep(600)
+    """
+    assert attempt(code, "process-limit") == "BlockingIOError"
+    assert attempt("pass") == "done"
 
 
 STAYS = {

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fib_sandbox_linux import landlock
 from fib_sandbox_linux.confinement import _tool_guard
+from fib_sandbox_linux.system import Unavailable
 from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench.executors.base import CandidateFailed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
@@ -108,7 +110,7 @@ def test_what_is_compiled_ahead_is_loaded(executor, definition, cache, loaded):
     assert list((own / "caches").iterdir()) == []
 
 
-def test_what_is_not_is_compiled_apart(definition, cache, loaded):
+def test_what_is_not_is_compiled_apart(cache, loaded):
     assert doubles(loaded(in_c()))
     assert not (cache / "compiling_test").exists()
     (own,) = (path for path in (cache / "candidates").iterdir() if path.is_dir())
@@ -127,7 +129,7 @@ class TestTools:
     """Compilers themselves, which read the source, may write less than the process around them."""
 
     @pytest.fixture
-    def guarded(self, cache, tmp_path, in_child):
+    def guarded(self, cache, tmp_path):
         (tmp_path / "work").mkdir()
         for name in ("mine", "other"):
             (cache / "builder" / name / "sources").mkdir(parents=True)
@@ -136,29 +138,35 @@ class TestTools:
         yield cache / "builder"
         guard_tools(before)
 
-    def touch(self, path, cwd):
-        toolkit = pytest.importorskip("fib_native_toolkit.run")
-        return toolkit.run_tool(["touch", path], cwd=cwd).returncode
+    @pytest.fixture
+    def landlocked(self, guarded):
+        try:
+            landlock.version()
+        except Unavailable:
+            pytest.skip("this machine does not offer Landlock")
+        return guarded
 
-    def test_the_folder_of_the_build(self, guarded):
-        assert self.touch(guarded / "mine" / "a", guarded / "mine") == 0
-        assert self.touch(guarded / "mine" / "b", guarded / "mine" / "sources") == 0
+    @pytest.fixture
+    def run_tool(self):
+        return pytest.importorskip("fib_native_toolkit.run").run_tool
 
-    def test_folders_for_what_is_temporary(self, guarded, tmp_path):
-        assert self.touch(tmp_path / "work" / "a", guarded / "mine") == 0
-        assert self.touch(Path(os.devnull), guarded / "mine") == 0
+    @pytest.fixture
+    def touch(self, run_tool):
+        return lambda path, cwd: run_tool(["touch", path], cwd=cwd).returncode
+
+    def test_the_folder_of_the_build_and_what_is_temporary(self, guarded, touch, tmp_path):
+        assert touch(guarded / "mine" / "a", guarded / "mine") == 0
+        assert touch(guarded / "mine" / "b", guarded / "mine" / "sources") == 0
+        assert touch(tmp_path / "work" / "a", guarded / "mine") == 0
+        assert touch(Path(os.devnull), guarded / "mine") == 0
 
     @pytest.mark.parametrize("place", ["other/a", "a", "../a", "mine.lock"])
-    def test_nothing_else(self, guarded, place):
-        if self.unavailable():
-            pytest.skip("this machine does not offer Landlock")
-        assert self.touch(guarded / place, guarded / "mine") != 0
-        assert not (guarded / place).exists()
+    def test_nothing_else(self, landlocked, touch, place):
+        assert touch(landlocked / place, landlocked / "mine") != 0
+        assert not (landlocked / place).exists()
 
-    def test_nothing_at_all_elsewhere(self, guarded):
-        if self.unavailable():
-            pytest.skip("this machine does not offer Landlock")
-        assert self.touch(guarded / "mine" / "a", Path("/")) != 0
+    def test_nothing_at_all_elsewhere(self, landlocked, touch):
+        assert touch(landlocked / "mine" / "a", Path("/")) != 0
 
     @pytest.mark.parametrize(
         "text",
@@ -171,39 +179,24 @@ class TestTools:
             ),
         ],
     )
-    def test_no_other_file_of_the_user_is_read(self, guarded, cache, monkeypatch, text):
-        toolkit = pytest.importorskip("fib_native_toolkit.run")
-        if self.unavailable():
-            pytest.skip("this machine does not offer Landlock")
+    def test_no_other_file_of_the_user_is_read(
+        self, landlocked, cache, monkeypatch, run_tool, text
+    ):
+        mine = landlocked / "mine"
         monkeypatch.setenv("THEIR_OWN", "their own words")
         (cache / "secret").write_text("their own words\n")
-        (guarded / "mine" / "link").symlink_to(cache / "secret")
-        (guarded / "mine" / "a.c").write_text(text.format(cache / "secret") + "\n")
-        command = ["cc", "-c", "a.c", "-o", "a.o"]
-        temporary = {"TMPDIR": "."}
-        done = toolkit.run_tool(command, cwd=guarded / "mine", env=temporary)
+        (mine / "link").symlink_to(cache / "secret")
+        (mine / "a.c").write_text(text.format(cache / "secret") + "\n")
+        done = run_tool(["cc", "-c", "a.c", "-o", "a.o"], cwd=mine, env={"TMPDIR": "."})
         assert done.returncode != 0
         assert not re.search(r"their own words|root:", done.output)
         assert re.search("Permission denied|file not found", done.output)
 
-    def test_what_the_environment_names_is_read(self, guarded, tmp_path, monkeypatch):
-        toolkit = pytest.importorskip("fib_native_toolkit.run")
+    def test_what_the_environment_names_is_read(self, guarded, tmp_path, monkeypatch, run_tool):
         (tmp_path / "include").mkdir()
         (tmp_path / "include" / "theirs.h").write_text("int theirs;\n")
         monkeypatch.setenv("CPATH", str(tmp_path / "include"))
         source = guarded / "mine" / "a.cpp"
         source.write_text("#include <theirs.h>\n#include <vector>\nint main() {}\n")
-        command = ["c++", "a.cpp", "-o", "a"]
-        done = toolkit.run_tool(command, cwd=source.parent, env={"TMPDIR": "."})
+        done = run_tool(["c++", "a.cpp", "-o", "a"], cwd=source.parent, env={"TMPDIR": "."})
         assert (done.returncode, done.output) == (0, "")
-
-    @staticmethod
-    def unavailable():
-        from fib_sandbox_linux import landlock
-        from fib_sandbox_linux.system import Unavailable
-
-        try:
-            landlock.version()
-        except Unavailable:
-            return True
-        return False

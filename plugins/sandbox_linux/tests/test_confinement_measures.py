@@ -105,8 +105,8 @@ class TestMoves:
     def layers(place):
         return {
             "files": partial(landlock.forbid_writing, [place]),
-            "network": partial(landlock.forbid_network),
-            "signals": partial(landlock.forbid_signals),
+            "network": landlock.forbid_network,
+            "signals": landlock.forbid_signals,
         }
 
     @pytest.mark.parametrize(
@@ -134,16 +134,18 @@ class TestMoves:
 
 
 class TestLandlockElse:
+    NETWORK = (system.forbid_new_privileges, landlock.forbid_network)
+    SIGNALS = (system.forbid_new_privileges, landlock.forbid_signals)
+
     def test_network(self, connect, in_child):
         assert in_child(connect) == "connected"
-        taken = (system.forbid_new_privileges, landlock.forbid_network)
-        assert in_child(*taken, connect) == "PermissionError"
+        assert in_child(*self.NETWORK, connect) == "PermissionError"
 
     @pytest.mark.parametrize("number", [0, signal.SIGTERM])
     def test_signals_to_others(self, victim, number, in_child):
-        taken = (system.forbid_new_privileges, landlock.forbid_signals)
-        assert in_child(*taken, partial(os.kill, victim.pid, number)) == "PermissionError"
-        assert in_child(*taken, partial(os.kill, os.getpid(), number)) == "PermissionError"
+        for other in (victim.pid, os.getpid()):
+            attempt = partial(os.kill, other, number)
+            assert in_child(*self.SIGNALS, attempt) == "PermissionError"
         assert victim.poll() is None
 
     def test_signals_to_descendants_stay(self, in_child):
@@ -152,12 +154,10 @@ class TestLandlockElse:
                 child.kill()
             return child.returncode
 
-        taken = (system.forbid_new_privileges, landlock.forbid_signals)
-        assert in_child(*taken, end_a_child) == -signal.SIGKILL
+        assert in_child(*self.SIGNALS, end_a_child) == -signal.SIGKILL
 
     def test_abstract_sockets(self, in_child):
         name = f"\0fib-test-{os.getpid()}"
-        taken = (system.forbid_new_privileges, landlock.forbid_signals)
 
         def connect():
             with socket.socket(socket.AF_UNIX) as client:
@@ -168,7 +168,13 @@ class TestLandlockElse:
             server.bind(name)
             server.listen()
             assert in_child(connect) == "connected"
-            assert in_child(*taken, connect) == "PermissionError"
+            assert in_child(*self.SIGNALS, connect) == "PermissionError"
+
+
+def leave_mounts(*writable, hidden=()):
+    """Return what makes all files read-only; the first step grants the right to it."""
+    leave = partial(namespaces.leave_mounts, writable, shared_bytes=1 << 20, hidden=hidden)
+    return namespaces.leave_network, leave
 
 
 class TestNamespaces:
@@ -180,10 +186,7 @@ class TestNamespaces:
         mine, other = tmp_path / "mine", tmp_path / "other"
         mine.mkdir()
         other.write_text("kept")
-        taken = (
-            namespaces.leave_network,
-            partial(namespaces.leave_mounts, [mine, tmp_path / "missing"], shared_bytes=1 << 20),
-        )
+        taken = leave_mounts(mine, tmp_path / "missing")
         assert in_child(*taken, partial(write, mine / "a")) == "written"
         assert (mine / "a").read_text() == "x"
         assert in_child(*taken, partial(write, other)) == "OSError"
@@ -201,12 +204,8 @@ class TestNamespaces:
             Path("/dev/shm/fib-test").write_text("x")
             return Path("/dev/shm/fib-test").exists()
 
-        taken = (
-            namespaces.leave_network,
-            partial(namespaces.leave_mounts, [], shared_bytes=1 << 20),
-        )
-        assert in_child(*taken, fill) == "OSError"
-        assert in_child(*taken, mark) is True
+        assert in_child(*leave_mounts(), fill) == "OSError"
+        assert in_child(*leave_mounts(), mark) is True
         assert not Path("/dev/shm/fib-test").exists()
 
     def test_what_is_hidden_is_empty(self, tmp_path, in_child):
@@ -215,11 +214,7 @@ class TestNamespaces:
         folder.mkdir()
         for path in (folder / "device-b.lock", lock, sign):
             path.write_text("x")
-        hidden = [folder, lock, tmp_path / "missing"]
-        taken = (
-            namespaces.leave_network,
-            partial(namespaces.leave_mounts, [tmp_path], shared_bytes=1 << 20, hidden=hidden),
-        )
+        taken = leave_mounts(tmp_path, hidden=[folder, lock, tmp_path / "missing"])
         assert in_child(*taken, partial(os.listdir, folder)) == []
         assert in_child(*taken, partial(write, folder / "device-b.lock")) == "OSError"
         assert in_child(*taken, lock.read_text) == ""
@@ -242,8 +237,8 @@ class TestCapabilities:
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root has a capability to lose")
     def test_root_no_longer_overrides(self, in_child):
-        taken = (system.drop_capabilities,)
-        assert in_child(*taken, partial(os.setgroups, [])) == "PermissionError"
+        regroup = partial(os.setgroups, [])
+        assert in_child(system.drop_capabilities, regroup) == "PermissionError"
 
 
 class TestSystemCalls:
@@ -371,21 +366,13 @@ class TestLimits:
         assert (tmp_path / "large").stat().st_size <= SMALL.file_bytes
 
     def test_memory(self, in_child):
-        def allocate():
-            return len(bytearray(6 << 30))
-
-        assert in_child(partial(limits.limit_memory, SMALL), allocate) == "MemoryError"
+        limit, allocate = partial(limits.limit_memory, SMALL), partial(bytearray, 6 << 30)
+        assert in_child(limit, allocate) == "MemoryError"
 
     def test_a_lower_limit_is_kept(self, in_child):
-        def lower():
-            resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
-
-        got = in_child(
-            lower,
-            partial(limits.limit_files, SMALL),
-            partial(resource.getrlimit, resource.RLIMIT_NOFILE),
-        )
-        assert got == [50, 50]
+        lower = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (50, 50))
+        ask = partial(resource.getrlimit, resource.RLIMIT_NOFILE)
+        assert in_child(lower, partial(limits.limit_files, SMALL), ask) == [50, 50]
 
     @staticmethod
     def fork_many():

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 
@@ -55,7 +56,11 @@ class Good(Builder):
             "destination_passing_style": style,
             "definition": definition,
         }
+        function = self.changed_function(function)
         return Runnable(function, RunnableMetadata(**given | fields), cleaner)
+
+    def changed_function(self, function):
+        return function
 
 
 class WantsArguments(Good):
@@ -74,31 +79,28 @@ class OtherConvention(Good):
 
 
 class SwapsArguments(Good):
-    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
-        def swapped(x, y, scale):
-            return function(x, y * 2, scale)
-
-        return super().wrap(definition, solution, swapped, style, cleaner, **fields)
+    def changed_function(self, function):
+        return lambda x, y, scale: function(x, y * 2, scale)
 
 
 class ReturnsDestination(Good):
-    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+    def changed_function(self, function):
         def returning(*args):
             function(*args)
             return args[-1]
 
-        return super().wrap(definition, solution, returning, style, cleaner, **fields)
+        return returning
 
 
 class WorksOnce(Good):
-    def wrap(self, definition, solution, function, style, cleaner=None, **fields):
+    def changed_function(self, function):
         calls = []
 
         def once(*args):
             calls.append(1)
             return function(*args) * (1 if len(calls) == 1 else 0)
 
-        return super().wrap(definition, solution, once, style, cleaner, **fields)
+        return once
 
 
 class OneConvention(Good):
@@ -315,14 +317,8 @@ class Compiled(Good):
             raise BuildError(
                 f"solution {solution.name!r}: no symbol {solution.get_entry_symbol()!r}", log="ld"
             )
-        return _Loaded(function, package.close)
-
-
-class _Loaded:
-    destination_passing_style = False
-
-    def __init__(self, function, cleaner):
-        self.function, self.cleaner = function, cleaner
+        loaded = {"function": function, "cleaner": package.close}
+        return SimpleNamespace(destination_passing_style=False, **loaded)
 
 
 class CompilesInBuild(Compiled):

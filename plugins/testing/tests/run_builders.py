@@ -3,7 +3,7 @@
 import inspect
 
 import broken_builders
-import pytest
+from suites import suites_of
 
 from fib_testing import (
     BuilderCase,
@@ -97,16 +97,7 @@ CASES |= {
 }
 
 
-def _suite(given):
-    class Suite(BuilderConformance):
-        @pytest.fixture
-        def case(self):
-            return given
-
-    return Suite
-
-
-globals().update({f"Test{name}": _suite(given) for name, given in CASES.items()})
+globals().update(suites_of({name: (BuilderConformance, case) for name, case in CASES.items()}))
 
 
 class TestNoCase(BuilderConformance):

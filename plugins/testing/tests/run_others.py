@@ -7,14 +7,11 @@ import broken_adapters
 import broken_evaluators
 import broken_keys
 import broken_timers
-import pytest
+from suites import suites_of
 
 from fib_testing import (
-    AdapterCase,
     AdapterConformance,
-    EvaluatorCase,
     EvaluatorConformance,
-    KeyBuilderCase,
     KeyBuilderConformance,
     SampleCall,
     TimerCase,
@@ -25,7 +22,6 @@ from flashinfer_bench.data import Definition
 from flashinfer_bench.plugins import AdapterSpec, EvaluatorSpec, KeyBuilderSpec, TimerSpec
 
 COMMON = {"name": "toy", "summary": "A toy", "probe": "broken_probes:good"}
-DEFINITION = sample_definition()
 TWO_AXES = Definition.model_validate(
     {
         "name": "outer_sum",
@@ -43,34 +39,36 @@ TWO_AXES = Definition.model_validate(
 TARGETS = [spec.path for spec in broken_adapters.SPECS]
 
 
-def timer(name, **fields):
-    record = TimerSpec(**COMMON | {"devices": ["cpu"], "factory": f"broken_timers:{name}"} | fields)
-    return TimerCase(record=record, plugin="broken_probes")
+def a_constant(trial, call):
+    return [t.mean().expand(t.shape) for t in trial.expected]
 
 
-def evaluator(name, *, definition=DEFINITION, **fields):
-    given = {"op_types": ["sample"], "factory": f"broken_evaluators:{name}"}
-    record = EvaluatorSpec(**COMMON | given | fields)
-    return EvaluatorCase(
-        record=record,
-        definition=definition,
-        plugin="broken_probes",
-        wrong={
-            "a constant": lambda trial, call: [t.mean().expand(t.shape) for t in trial.expected]
-        },
-    )
+SUITES = {
+    "Timer": (TimerConformance, TimerSpec, broken_timers),
+    "Evaluator": (EvaluatorConformance, EvaluatorSpec, broken_evaluators),
+    "Keys": (KeyBuilderConformance, KeyBuilderSpec, broken_keys),
+    "Adapter": (AdapterConformance, AdapterSpec, broken_adapters),
+}
+# What records and cases are given unless a test says otherwise.
+RECORDS = {
+    "Timer": {"devices": ["cpu"]},
+    "Evaluator": {"op_types": ["sample"]},
+    "Keys": {"op_types": ["toy"]},
+    "Adapter": {"targets": TARGETS},
+}
+GIVEN = {
+    "Evaluator": {"definition": sample_definition(), "wrong": {"a constant": a_constant}},
+    "Keys": {"definition": TWO_AXES},
+}
 
 
-def keys(name, **fields):
-    given = {"op_types": ["toy"], "factory": f"broken_keys:{name}"}
-    record = KeyBuilderSpec(**COMMON | given | fields)
-    return KeyBuilderCase(record=record, definition=TWO_AXES, plugin="broken_probes")
-
-
-def adapter(name, *, targets=TARGETS, **fields):
-    given = {"targets": targets, "factory": f"broken_adapters:{name}"}
-    record = AdapterSpec(**COMMON | given | fields)
-    return AdapterCase(record=record, plugin="broken_probes")
+def broken(kind, name, given=None, **fields):
+    """Return a suite, and a case with `given` of a record with `fields`."""
+    suite, spec, module = SUITES[kind]
+    factory = {"factory": f"{module.__name__}:{name}"}
+    record = spec(**COMMON | factory | RECORDS[kind] | fields)
+    given = GIVEN.get(kind, {}) | (given or {})
+    return suite, suite.case_type(record=record, plugin="broken_probes", **given)
 
 
 def run_arguments():
@@ -121,72 +119,41 @@ CALLS = (
 )
 
 
-def routes(name):
-    targets = ["broken_library.activate", "broken_library.add_into"]
-    return AdapterCase(
-        record=adapter(name, targets=targets).record, plugin="broken_probes", calls=CALLS
-    )
-
-
-NO_LIBRARY = ["no_such_library_xyz.scale"]
-SUITES = {
-    "Timer": (TimerConformance, broken_timers, timer),
-    "Evaluator": (EvaluatorConformance, broken_evaluators, evaluator),
-    "Keys": (KeyBuilderConformance, broken_keys, keys),
-    "Adapter": (AdapterConformance, broken_adapters, adapter),
-}
+ROUTED = ["broken_library.activate", "broken_library.add_into"]
 CASES = {
-    f"{kind}{name}": (suite, make(name))
-    for kind, (suite, module, make) in SUITES.items()
+    f"{kind}{name}": broken(kind, name)
+    for kind, (_, _, module) in SUITES.items()
     for name, found in inspect.getmembers(module, inspect.isclass)
     if found.__module__ == module.__name__
     and name not in ("Changed", "Naps", "Activate", "AddInto")
     and not name.startswith("Route")
 }
 CASES |= {
-    name: (AdapterConformance, routes(name))
+    name: broken("Adapter", name, {"calls": CALLS}, targets=ROUTED)
     for name in vars(broken_adapters)
     if name.startswith("Route") and name not in ("Route", "RouteAdapter")
 }
 CASES |= {
-    "TimerForOthers": (TimerConformance, timer("Good", devices=["cuda"])),
-    "TimerHeavyProbe": (TimerConformance, timer("Good", probe="broken_probes:heavy")),
-    "TimerRepeats": (TimerConformance, timer("Repeats", repeats=True)),
-    "TimerRepeatsWithOthers": (TimerConformance, timer("RepeatsWithOthers", repeats=True)),
-    "TimerRepeatsUntold": (TimerConformance, timer("Repeats")),
-    "TimerCareless": (TimerConformance, timer("Careless", resolution_ms=1e-3)),
+    "TimerForOthers": broken("Timer", "Good", devices=["cuda"]),
+    "TimerHeavyProbe": broken("Timer", "Good", probe="broken_probes:heavy"),
+    "TimerRepeats": broken("Timer", "Repeats", repeats=True),
+    "TimerRepeatsWithOthers": broken("Timer", "RepeatsWithOthers", repeats=True),
+    "TimerRepeatsUntold": broken("Timer", "Repeats"),
+    "TimerCareless": broken("Timer", "Careless", resolution_ms=1e-3),
     "TimerFactory": (TimerConformance, TimerCase(record="broken_timers:Good")),
-    "EvaluatorForOthers": (EvaluatorConformance, evaluator("Good", op_types=["gemm"])),
-    "EvaluatorFallback": (EvaluatorConformance, evaluator("Good", op_types=[])),
-    "KeysForOthers": (KeyBuilderConformance, keys("Good", op_types=["gemm"])),
-    "KeysLoud": (KeyBuilderConformance, keys("Good", op_types=["Toy"])),
-    "AdapterMissing": (
-        AdapterConformance,
-        adapter("Missing", targets=[*TARGETS, "broken_library.no_such_function"]),
+    "EvaluatorForOthers": broken("Evaluator", "Good", op_types=["gemm"]),
+    "EvaluatorFallback": broken("Evaluator", "Good", op_types=[]),
+    "KeysForOthers": broken("Keys", "Good", op_types=["gemm"]),
+    "KeysLoud": broken("Keys", "Good", op_types=["Toy"]),
+    "AdapterMissing": broken(
+        "Adapter", "Missing", targets=[*TARGETS, "broken_library.no_such_function"]
     ),
-    "AdapterProbeImports": (
-        AdapterConformance,
-        adapter("Good", probe="broken_probes:imports_library"),
-    ),
-    "AdapterNoLibrary": (AdapterConformance, adapter("Good", probe="broken_probes:unavailable")),
-    "AdapterArguments": (
-        AdapterConformance,
-        AdapterCase(
-            record=adapter("LooksAtArguments").record,
-            plugin="broken_probes",
-            arguments={"broken_library.Wrapper.run": run_arguments},
-        ),
+    "AdapterProbeImports": broken("Adapter", "Good", probe="broken_probes:imports_library"),
+    "AdapterNoLibrary": broken("Adapter", "Good", probe="broken_probes:unavailable"),
+    "AdapterArguments": broken(
+        "Adapter",
+        "LooksAtArguments",
+        {"arguments": {"broken_library.Wrapper.run": run_arguments}},
     ),
 }
-
-
-def _suite(suite, given):
-    class Suite(suite):
-        @pytest.fixture
-        def case(self):
-            return given
-
-    return Suite
-
-
-globals().update({f"Test{name}": _suite(*each) for name, each in CASES.items()})
+globals().update(suites_of(CASES))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import broken_plugins
 import pytest
+from suites import suites_of
 
 from fib_testing import PluginCase, PluginConformance
 
@@ -27,16 +28,7 @@ def _installed(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def _suite(given):
-    class Suite(PluginConformance):
-        @pytest.fixture
-        def case(self):
-            return given
-
-    return Suite
-
-
-globals().update({f"Test_{name}": _suite(given) for name, given in CASES.items()})
+globals().update(suites_of({f"_{name}": (PluginConformance, case) for name, case in CASES.items()}))
 
 
 class Test_no_case(PluginConformance):

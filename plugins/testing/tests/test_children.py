@@ -89,9 +89,8 @@ def reports(tmp_path_factory, cache):
             definition=definition,
             solution=solution,
             cache=cache,
-            env=os.environ,
+            env=dict(os.environ),
             sys_path=[str(modules), *sys.path],
-            compile_first=False,
             kill_at=int(name == "is killed"),
         )
         for name, solution in zip(CODES, solutions, strict=True)

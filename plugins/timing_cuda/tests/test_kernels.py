@@ -9,7 +9,7 @@ import pytest
 
 from fib_timing_cuda import driver, known_work
 
-KERNELS = {"spin": driver.SPIN, "hold": driver._PTX, "steps": known_work._STEPS}
+KERNELS = {"spin": driver.SPIN, "hold": driver._PTX, "steps": known_work.STEPS}
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])

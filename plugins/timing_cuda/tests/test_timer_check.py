@@ -34,7 +34,10 @@ class Device(KnownWork):
     def steady(self):
         return lambda: self._advance(1000.0)
 
-    def touch(self):
+    def steps(self, count):
+        return lambda: self._advance(count)
+
+    def wait(self):
         if self.gone:
             raise RuntimeError("CUDA error: device lost\nand more")
 
@@ -77,7 +80,7 @@ def device():
 
 
 def check(device, *timers, **options):
-    return check_timers(timers, "cuda:0", device, alive=device.touch, **options)
+    return check_timers(timers, "cuda:0", device, **options)
 
 
 class TestOneTimer:
@@ -88,7 +91,7 @@ class TestOneTimer:
         assert (one.name, one.version, one.notes) == ("watch", "7", ("ticks",))
         assert [known.length_us for known in one.lengths] == list(LENGTHS_US)
         for known in one.lengths:
-            assert known.deviation == pytest.approx(0.0)
+            assert known.found_us == pytest.approx(known.length_us)
         assert (one.overhead_us, one.noise.worst) == (0.0, 0.0)
         assert one.resolution_us == pytest.approx(10.0)  # between nothing and the shortest work
 

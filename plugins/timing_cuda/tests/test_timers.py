@@ -229,6 +229,12 @@ class TestKnownWork:
             launch()
         assert device.counts == [("spin", 10_000), ("spin", 1_000_000), ("spin", 10_000)]
 
+    def test_constant_work_has_as_many_steps_as_take_a_millisecond(self, device):
+        work_for("cuda:1").steady()()
+        assert device.counts[:5] == [("steps", 10_000)] * 5
+        assert device.log.count("synchronize") == 6  # once when it is made
+        assert device.counts[5][0] == "steps"
+
     def test_what_there_is_no_work_for(self, device, request):
         work = work_for("cuda:0")
         device.fails["launch"] = 719
@@ -437,53 +443,30 @@ class TestCudaGraph:
         assert timer.take_notes() == []
 
 
-class TestDoBench:
-    @pytest.fixture
-    def bench(self, monkeypatch, device):
-        """Stands for ``triton.testing``; calls three times."""
-        module = types.ModuleType("triton.testing")
-        module.asked = []
+def test_do_bench_makes_many_calls_and_returns_what_the_last_did(monkeypatch, device):
+    def do_bench(function, **options):
+        assert options["return_mode"] == "median"
+        for _ in range(3):
+            function()
+        return latencies.pop()
 
-        def fake(function, **options):
-            module.asked.append(options)
-            for _ in range(3):
-                function()
-            return module.latency
-
-        module.latency, module.do_bench = 0.5, fake
-        monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
-        monkeypatch.setitem(sys.modules, "triton.testing", module)
-        return module
-
-    def test_many_calls_and_what_the_last_returned(self, bench, device):
-        calls = []
-        assert call(DoBenchTimer(), lambda *given: calls.append(given) or len(calls), 1) == (0.5, 3)
-        assert calls == [(1,)] * 3
-        assert device.log == ["synchronize"]
-        assert bench.asked[0]["return_mode"] == "median"
-        bench.latency = NUMBERS[0]
-        with pytest.raises(TimingError, match="do_bench reported"):
-            call(DoBenchTimer())
+    calls, latencies = [], [NUMBERS[0], 0.5]
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    module = types.SimpleNamespace(do_bench=do_bench)
+    monkeypatch.setitem(sys.modules, "triton.testing", module)
+    assert call(DoBenchTimer(), lambda *given: calls.append(given) or len(calls), 1) == (0.5, 3)
+    assert calls == [(1,)] * 3
+    assert device.log == ["synchronize"]
+    with pytest.raises(TimingError, match="do_bench reported"):
+        call(DoBenchTimer())
 
 
 # ------------------------------------------------------------------------------------ probes
 
 
 class TestProbe:
-    @pytest.fixture
-    def torch_at(self, monkeypatch, tmp_path):
-        """Make it seem that torch is installed with that ``version.py``."""
-
-        def place(text):
-            (tmp_path / "version.py").write_text(text)
-            spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-            monkeypatch.setattr("flashinfer_bench.tensors.devices.find_spec", lambda name: spec)
-
-        return place
-
-    @pytest.mark.parametrize("line", ["cuda: Optional[str] = '12.8'", 'cuda = "12.8"'])
-    def test_torch_with_cuda(self, torch_at, monkeypatch, line):
-        torch_at(f"__version__ = '2.9'\n{line}\n")
+    def test_torch_with_cuda(self, monkeypatch):
+        monkeypatch.setattr(probes, "torch_versions", lambda: {"torch": "2.9", "cuda": "12.8"})
         monkeypatch.setattr(probes, "nvidia_gpus", lambda: ("one", "another"))
         assert probes.cuda_event() == Availability(True, "CUDA 12.8, 2 devices")
 

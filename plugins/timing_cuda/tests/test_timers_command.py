@@ -67,7 +67,6 @@ def checked(monkeypatch, catalog):
         found["timers"] = [timer.name for timer in timers]
         found["device"] = device
         options["on_progress"]("mine")
-        options["alive"]()
         print("chatter of a plugin")
         if isinstance(found["report"], Exception):
             raise found["report"]

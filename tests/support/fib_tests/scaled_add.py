@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -65,19 +66,43 @@ def maker_of(source: str, language: str, hardware: str) -> Callable[..., Solutio
     return make
 
 
-def run_in_child(
-    code: str, *arguments: str, check: bool = True, without: tuple[str, ...] = (), **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_in_child(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env={k: v for k, v in os.environ.items() if k not in without} | variables,
+        env=os.environ | variables,
     )
-    assert done.returncode == 0 or not check, done.stderr
+    assert done.returncode == 0, done.stderr
     return done
+
+
+_READ = """
+import sys
+from flashinfer_bench.data import Definition, Solution
+
+definition = Definition.model_validate_json(sys.argv[1])
+solution = Solution.model_validate_json(sys.argv[2])
+"""
+
+
+def run_on(
+    code: str, definition: Definition, solution: Solution
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code about a `definition` and a `solution` in a process of its own."""
+    records = (one.model_dump_json(exclude_unset=True) for one in (definition, solution))
+    return run_in_child(_READ + code, *records)
+
+
+def run_example(readme: Path, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the example in Python of a page, from a file, in a process that works in `folder`."""
+    text = readme.read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (folder / "example.py").write_text(code, encoding="utf-8")
+    run = f"import os, runpy; os.chdir({str(folder)!r}); runpy.run_path('example.py')"
+    return run_in_child(run, **variables)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,6 +147,20 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, float]:
     return torch.randn(3, 8, generator=generator), torch.randn(3, 8, generator=generator), 0.5
 
 
+@pytest.fixture
+def expected(inputs: tuple[torch.Tensor, torch.Tensor, float]) -> torch.Tensor:
+    """What the definition's reference makes of them."""
+    x, y, scale = inputs
+    return (x + y) * scale
+
+
+@pytest.fixture
+def on_gpu(inputs: tuple[torch.Tensor, torch.Tensor, float]) -> tuple[Any, ...]:
+    """The inputs on the GPU."""
+    x, y, scale = inputs
+    return x.cuda(), y.cuda(), scale
+
+
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache that all tests share, those of other workers included: builds take seconds."""
@@ -131,15 +170,17 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def cache_folder(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use the shared cache, and let the environment say nothing about compilers."""
+    for name in ("CXX", "CC", "MAX_JOBS", "FIB_CUDA_ARCH_LIST", "NVCC_CCBIN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FIB_CACHE_PATH", str(shared_cache))
+    return shared_cache
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use an empty cache, for this test alone."""
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def plain_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the environment say nothing about compilers."""
-    for name in ("CXX", "CC", "MAX_JOBS", "FIB_CUDA_ARCH_LIST", "NVCC_CCBIN"):
-        monkeypatch.delenv(name, raising=False)

@@ -6,7 +6,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from fib_builder_cuda_torch.installation import (
+from fib_builder_cuda_torch.probe import (
     find_cuda_torch,
     find_python_headers,
     find_torch,
@@ -14,7 +14,7 @@ from fib_builder_cuda_torch.installation import (
     packaged_cuda_versions,
 )
 from fib_builder_cuda_torch.scan import KINDS, check_names, includes_cuda
-from fib_native_toolkit import checked_options, recipe
+from fib_native_toolkit import checked_options, python_abi, recipe
 from fib_native_toolkit.cuda import find_cuda
 from flashinfer_bench.data import SupportedLanguages
 from flashinfer_bench.errors import CapabilityError
@@ -64,16 +64,11 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
     files = recipe.compiled_files(solution, KINDS)
     check_names(solution)
     kernels = any(kind == "cuda" for _, kind in files)
-    options, torch, cuda = checked_options(solution), find_torch(), None
-    if kernels or solution.spec.language == SupportedLanguages.CUDA:
-        find_cuda_torch()
+    for_cuda = kernels or solution.spec.language == SupportedLanguages.CUDA
+    torch, cuda = find_cuda_torch() if for_cuda else find_torch(), None
     # C++ code may include CUDA headers conditionally.
-    if (
-        kernels
-        or solution.spec.language == SupportedLanguages.CUDA
-        or (torch.cuda is not None and includes_cuda(solution))
-    ):
-        cuda = find_cuda(options.cuda_cflags, compiles=kernels)
+    if for_cuda or (torch.cuda is not None and includes_cuda(solution)):
+        cuda = find_cuda(checked_options(solution).cuda_cflags, compiles=kernels)
         wanted, found = str(torch.cuda).split(".")[0], cuda.nvcc.number.split(".")[0]
         if wanted != found:
             raise CapabilityError(
@@ -105,8 +100,8 @@ def make_recipe(solution: Solution) -> tuple[recipe.Recipe, dict[str, str]]:
             "-ltorch",
             "-ltorch_python",
         ],
-        python=True,
     )
+    key["python"] = python_abi()
     key["python_headers"] = platform.python_version()
     key["torch"] = f"{torch} for {torch.cuda if cuda else 'the CPU'}"
     if cuda is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fib_builder_tilelang.explain import Explainer, as_build_error, compiler_says
+from fib_builder_tilelang.explain import as_build_error, compiler_says, explain
 from fib_builder_tilelang.loading import load_tilelang
 from flashinfer_bench.compile import Builder, BuildError
 from flashinfer_bench.compile.toolkit import load_python
@@ -75,5 +76,6 @@ class TileLangBuilder(Builder):
                 path = solution.get_entry_path()
                 message = f"solution {solution.name!r}: importing {path} failed: {says}"
             raise as_build_error(message, error.log) from None
-        explain = Explainer(solution, loaded.root)
-        return loaded.as_runnable("tilelang", definition, solution, explain=explain)
+        return loaded.as_runnable(
+            "tilelang", definition, solution, explain=partial(explain, solution, loaded.root)
+        )

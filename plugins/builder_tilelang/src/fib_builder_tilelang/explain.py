@@ -43,56 +43,43 @@ _HOST = "Compilation Failed! ["
 _LONGEST = 600
 
 
-class Explainer:
-    """Converts an error of a call into a `BuildError` if it was raised while TileLang compiled.
+def explain(solution: Solution, root: Path, error: BaseException) -> Optional[BuildError]:
+    """Return the error to raise instead of `error`, or None if no kernel was being compiled.
 
     Parameters
     ----------
     solution : Solution
-        The solution that is called.
+        The solution that was called.
     root : Path
         Folder of its sources.
+    error : BaseException
+        The exception of a call. Its explicit causes are examined, too.
+
+    Returns
+    -------
+    BuildError or None
+        Its log contains the traceback, with the compiler's output and the generated code. It is a
+        `BuildCapabilityError` if this machine lacks something that the compiler needs.
     """
-
-    def __init__(self, solution: Solution, root: Path) -> None:
-        self._name = solution.name
-        self._root = root
-
-    def __call__(self, error: BaseException) -> Optional[BuildError]:
-        """Return the error to raise instead of `error`, or None if no kernel was being compiled.
-
-        Parameters
-        ----------
-        error : BaseException
-            The exception of a call. Its explicit causes are examined, too.
-
-        Returns
-        -------
-        BuildError or None
-            Its log contains the traceback, with the compiler's output and the generated code. It is
-            a `BuildCapabilityError` if this machine lacks something that the compiler needs.
-        """
-        for cause in causes(error):
-            frames = list(traceback.walk_tb(cause.__traceback__))
-            # For example a full disk. An OSError without errno is a symbol that cannot be linked.
-            unrelated = isinstance(cause, MemoryError) or getattr(cause, "errno", None) is not None
-            if unrelated or not any(_belongs_to_compiler(frame) for frame, _ in frames):
-                continue
-            files = [(Path(frame.f_code.co_filename), line) for frame, line in frames]
-            inside = [
-                f"{file.relative_to(self._root).as_posix()}:{line}: "
-                for file, line in files
-                if file.is_relative_to(self._root)
-            ]
-            text, kind = str(cause), type(cause).__name__
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            reason = compiler_says(text) or (f"{kind}: {lines[0][:_LONGEST]}" if lines else kind)
-            return as_build_error(
-                f"solution {self._name!r}: compiling the kernel failed: "
-                f"{inside[-1] if inside else ''}{reason}",
-                describe_exception(error, self._root)[1],
-            )
-        return None
+    for cause in causes(error):
+        frames = list(traceback.walk_tb(cause.__traceback__))
+        # For example a full disk. An OSError without errno is a symbol that cannot be linked.
+        unrelated = isinstance(cause, MemoryError) or getattr(cause, "errno", None) is not None
+        if unrelated or not any(_belongs_to_compiler(frame) for frame, _ in frames):
+            continue
+        place = ""
+        for frame, line in frames:
+            file = Path(frame.f_code.co_filename)
+            if file.is_relative_to(root):
+                place = f"{file.relative_to(root).as_posix()}:{line}: "
+        text, kind = str(cause), type(cause).__name__
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        reason = compiler_says(text) or (f"{kind}: {lines[0][:_LONGEST]}" if lines else kind)
+        return as_build_error(
+            f"solution {solution.name!r}: compiling the kernel failed: {place}{reason}",
+            describe_exception(error, root)[1],
+        )
+    return None
 
 
 def compiler_says(text: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fib_builder_triton import interpreter
-from fib_builder_triton.explain import Explainer
+from fib_builder_triton.explain import explain
 from flashinfer_bench.compile import Builder, BuildError
 from flashinfer_bench.compile.toolkit import load_python
 from flashinfer_bench.data import SupportedLanguages
@@ -91,7 +92,7 @@ class TritonBuilder(Builder):
             "triton",
             definition,
             solution,
-            explain=Explainer(solution, loaded.root),
+            explain=partial(explain, solution, loaded.root),
             interpreted=interpreted,
             notes=list(notes),
         )

@@ -35,102 +35,91 @@ class CacheError(BuildError, StorageError):
     """Triton could not store compiled code; not a fault of the solution."""
 
 
-class Explainer:
-    """Converts an error of a call into a `BuildError` if it comes from Triton's compiler.
+def explain(solution: Solution, root: Path, error: BaseException) -> Optional[BuildError]:
+    """Return the error to raise instead of `error`, or None if it is not a compiler error.
 
     Parameters
     ----------
     solution : Solution
-        The solution that is called.
+        The solution that was called.
     root : Path
         Folder of its sources.
+    error : BaseException
+        The exception of a call. Its explicit causes are examined, too.
+
+    Returns
+    -------
+    BuildError or None
+        Its message gives the location and the mistake; its log has the source line and caret that
+        Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot be compiled here,
+        and also a `StorageError` if there is no space for compiled code.
     """
+    kind: type[BuildError] = BuildError
+    for cause in causes(error):
+        hint = None
+        if _is_storage(cause):
+            reason = f"Triton cannot store what it compiles: {first_error(str(cause))}"
+            kind, hint = CacheError, _STORAGE_HINT
+        elif _is_launcher(cause):  # none of whose code belongs to the solution
+            reason = f"compiling Triton's launcher failed: {first_error(str(cause))}"
+            kind, hint = BuildCapabilityError, _LAUNCHER_HINT
+        else:
+            reason = _reason(cause, solution, root)
+        if reason:
+            log = describe_exception(error, root)[1]
+            return kind(f"solution {solution.name!r}: {reason}", hint=hint, log=log)
+    return None
 
-    def __init__(self, solution: Solution, root: Path) -> None:
-        self._name = solution.name
-        self._sources = {source.path: source.content for source in solution.sources}
-        self._root = root
 
-    def __call__(self, error: BaseException) -> Optional[BuildError]:
-        """Return the error to raise instead of `error`, or None if it is not a compiler error.
-
-        Parameters
-        ----------
-        error : BaseException
-            The exception of a call. Its explicit causes are examined, too.
-
-        Returns
-        -------
-        BuildError or None
-            Its message gives the location and the mistake; its log has the source line and caret
-            that Triton prints. It is a `BuildCapabilityError` if Triton's launcher cannot be
-            compiled here, and also a `StorageError` if there is no space for compiled code.
-        """
-        kind: type[BuildError] = BuildError
-        for cause in causes(error):
-            hint = None
-            if _is_storage(cause):
-                reason = f"Triton cannot store what it compiles: {first_error(str(cause))}"
-                kind, hint = CacheError, _STORAGE_HINT
-            elif _is_launcher(cause):  # none of whose code belongs to the solution
-                reason = f"compiling Triton's launcher failed: {first_error(str(cause))}"
-                kind, hint = BuildCapabilityError, _LAUNCHER_HINT
-            else:
-                reason = self._reason(cause)
-            if reason:
-                log = describe_exception(error, self._root)[1]
-                return kind(f"solution {self._name!r}: {reason}", hint=hint, log=log)
-        return None
-
-    def _reason(self, error: BaseException) -> str:
-        if _is_triton(error, "CompilationError"):
-            return f"compiling the kernel failed: {self._refusal(error)}"
-        if _is_triton(error, "OutOfResources"):
-            return f"the kernel does not fit on the GPU: {error}"
-        if _is_triton(error, "PTXASError"):
-            return f"ptxas failed: {first_error(str(error))}"
-        if _is_triton(error, "InterpreterError"):
-            return self._interpreted(error)
-        if isinstance(error, _NO_FAULT):
-            return ""
-        if any(_is_compiler(frame) for frame in _frames(error)):
-            return f"compiling the kernel failed: {type(error).__name__}: {first_error(str(error))}"
+def _reason(error: BaseException, solution: Solution, root: Path) -> str:
+    if _is_triton(error, "CompilationError"):
+        return f"compiling the kernel failed: {_refusal(error, solution)}"
+    if _is_triton(error, "OutOfResources"):
+        return f"the kernel does not fit on the GPU: {error}"
+    if _is_triton(error, "PTXASError"):
+        return f"ptxas failed: {first_error(str(error))}"
+    if _is_triton(error, "InterpreterError"):
+        return _interpreted(error, root)
+    if isinstance(error, _NO_FAULT):
         return ""
+    if any(_is_compiler(frame) for frame in _frames(error)):
+        return f"compiling the kernel failed: {type(error).__name__}: {first_error(str(error))}"
+    return ""
 
-    def _refusal(self, error: BaseException) -> str:
-        """Return location and reason of the innermost of nested errors, one per function call."""
-        nested: list[Any] = [e for e in causes(error) if _is_triton(e, "CompilationError")]
-        place = ""
-        for each in nested:
-            # Triton's line numbers count from the "def". Misuse of Triton's library is reported
-            # inside the library, where no file belongs to the solution.
-            line = getattr(each.node, "lineno", None)
-            for path, content in self._sources.items():
-                before, found, _ = content.partition(each.src.rstrip() if each.src else "\0")
-                if found and line is not None:
-                    place = f"{path}:{before.count(chr(10)) + line}: "
-                    break
-        lines = str(nested[-1].error_message or nested[-1]).splitlines()
-        return place + next((line for line in lines if line.strip()), "no message")
 
-    def _interpreted(self, error: BaseException) -> str:
-        """Return the error if a compiler would have rejected the kernel as well, else ''."""
-        inside = [e for e in causes(error) if not _is_triton(e, "InterpreterError")]
-        if not inside or isinstance(inside[0], _NO_FAULT):
-            return ""
-        frames = list(_frames(inside[0]))
-        if not frames:
-            return ""
-        code = frames[-1].f_code
-        own = Path(code.co_filename).is_relative_to(self._root)
-        refused = (
-            # The interpreter checks types and shapes with the same code as the compiler.
-            _module(frames[-1]).startswith("triton.language")
-            or code.co_name == "_new_static_assert"
-            or (own and isinstance(inside[0], (NameError, AttributeError)))
-        )
-        reason = describe_exception(inside[0], self._root)[0]
-        return f"compiling the kernel failed: {reason}" if refused else ""
+def _refusal(error: BaseException, solution: Solution) -> str:
+    """Return location and reason of the innermost of nested errors, one per function call."""
+    nested: list[Any] = [e for e in causes(error) if _is_triton(e, "CompilationError")]
+    place = ""
+    for each in nested:
+        # Triton's line numbers count from the "def". Misuse of Triton's library is reported inside
+        # the library, where no file belongs to the solution.
+        line = getattr(each.node, "lineno", None)
+        for source in solution.sources:
+            before, found, _ = source.content.partition(each.src.rstrip() if each.src else "\0")
+            if found and line is not None:
+                place = f"{source.path}:{before.count(chr(10)) + line}: "
+                break
+    lines = str(nested[-1].error_message or nested[-1]).splitlines()
+    return place + next((line for line in lines if line.strip()), "no message")
+
+
+def _interpreted(error: BaseException, root: Path) -> str:
+    """Return the error if a compiler would have rejected the kernel as well, else ''."""
+    inside = [e for e in causes(error) if not _is_triton(e, "InterpreterError")]
+    frames = list(_frames(inside[0])) if inside else []
+    if not frames or isinstance(inside[0], _NO_FAULT):
+        return ""
+    code = frames[-1].f_code
+    own = Path(code.co_filename).is_relative_to(root)
+    refused = (
+        # The interpreter checks types and shapes with the same code as the compiler.
+        _module(frames[-1]).startswith("triton.language")
+        or code.co_name == "_new_static_assert"
+        or (own and isinstance(inside[0], (NameError, AttributeError)))
+    )
+    reason = describe_exception(inside[0], root)[0]
+    return f"compiling the kernel failed: {reason}" if refused else ""
 
 
 def _is_triton(error: BaseException, name: str) -> bool:

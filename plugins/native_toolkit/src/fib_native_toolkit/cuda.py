@@ -51,14 +51,9 @@ class CudaTools:
         return _with_file(self.home, "cuda_runtime.h", "include", "targets/*/include")
 
     @property
-    def library_paths(self) -> list[Path]:
-        """Folders with the CUDA runtime."""
-        return _with_file(self.home, "libcudart.so*", "lib64", "lib", "targets/*/lib")
-
-    @property
     def link_flags(self) -> list[str]:
         """Flags that link the CUDA runtime, and make ``-lcuda`` link the driver."""
-        folders = self.library_paths
+        folders = _with_file(self.home, "libcudart.so*", "lib64", "lib", "targets/*/lib")
         stubs = [path / "stubs" for path in folders if (path / "stubs").is_dir()]
         return [
             *(f"-L{path}" for path in (*folders, *stubs)),

@@ -123,7 +123,6 @@ def make_recipe(
     dependencies: Sequence[str] = (),
     link: Sequence[str] = (),
     libraries: Sequence[str] = (),
-    python: bool = False,
 ) -> tuple[Recipe, dict[str, str]]:
     """Determine how to compile a solution here; runs no command except ``--version``.
 
@@ -148,8 +147,6 @@ def make_recipe(
         Native libraries, see `find_dependencies`.
     link, libraries : sequence of str
         Linker arguments before and after the solution's flags.
-    python : bool
-        Whether the result is linked against Python.
 
     Returns
     -------
@@ -212,7 +209,7 @@ def make_recipe(
         device_link=device_link,
         headers=tuple(headers),
     )
-    return recipe, key | host_fingerprint(cxx, used, python=python)
+    return recipe, key | host_fingerprint(cxx, used)
 
 
 def _defaults(standard: str, own: Sequence[str]) -> list[str]:

@@ -268,13 +268,9 @@ def _leave_mounts(
 
 
 def _drop_capabilities() -> None:
-    in_own_namespace = not _holds_for_all_users()
-    system.drop_capabilities(0 if in_own_namespace else 1 << system.READ_ANY_FILE)
-
-
-def _holds_for_all_users() -> bool:
-    """Return whether this process is in the initial user namespace."""
-    return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    # Is this process in the initial user namespace, with all users?
+    everyone = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    system.drop_capabilities(1 << system.READ_ANY_FILE if everyone else 0)
 
 
 def _limit_processes(most: limits.Limits) -> None:

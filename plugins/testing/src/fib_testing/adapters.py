@@ -18,7 +18,6 @@ from fib_testing.records import (
     load_factory,
     look,
     must_work,
-    needed,
     raised_by,
     record_of,
     require,
@@ -84,7 +83,7 @@ class StandIn:
                 raise self.error
             return self.result
 
-        like = _original(spec)
+        like = _part_of(spec.path, "function")
         self.function = functools.wraps(like)(stand_in) if like is not None else stand_in
 
     def differences(self, wrapper: Callable[..., Any], arguments: Arguments) -> list[str]:
@@ -115,7 +114,7 @@ class AdapterKit:
 
     def targets(self) -> list[PatchSpec]:
         """Return the targets; skip the test if they are not PatchSpecs."""
-        with needed("targets", _SEE_TARGETS):
+        with must_work("targets", see=_SEE_TARGETS):
             found = list(self.adapter.targets())
         if not found or not all(isinstance(each, PatchSpec) for each in found):
             pytest.skip(f"targets returned something else: see {_SEE_TARGETS}")
@@ -124,7 +123,7 @@ class AdapterKit:
     def wrap(self, spec: PatchSpec) -> tuple[StandIn, Callable[..., Any]]:
         """Return a stand-in for a target, and its wrapper; skip the test if there is none."""
         stand_in = StandIn(spec)
-        with needed("make_wrapper", _SEE_WRAPS):
+        with must_work("make_wrapper", see=_SEE_WRAPS):
             return stand_in, self.adapter.make_wrapper(spec, stand_in.function)
 
     def sound(self) -> Iterator[tuple[PatchSpec, StandIn, Callable[..., Any]]]:
@@ -141,7 +140,7 @@ class AdapterKit:
         make = self.case.arguments.get(spec.path)
         if make is not None:
             return make()
-        original = _original(spec)
+        original = _part_of(spec.path, "function")
         if original is None:
             pytest.skip(f"{spec.path} is not installed, and the case has no arguments for it")
         parameters = inspect.signature(original).parameters.values()
@@ -165,6 +164,7 @@ class AdapterConformance(RecordConformance):
         """Return the kit of the case, even if the library is not installed."""
         return AdapterKit(given, construct(given))
 
+    @pytest.fixture
     def libraries(self, given: AdapterCase) -> tuple[str, ...]:
         """Return the patched libraries, which neither plugin nor probe may import."""
         targets = getattr(given.record, "targets", ())
@@ -173,7 +173,9 @@ class AdapterConformance(RecordConformance):
     def require_available(self, given: AdapterCase, request: pytest.FixtureRequest) -> None:
         """Adapters must be constructible even if the library is not installed."""
 
-    def test_making_it_does_not_import_the_library(self, given: AdapterCase) -> None:
+    def test_making_it_does_not_import_the_library(
+        self, given: AdapterCase, libraries: tuple[str, ...]
+    ) -> None:
         """Creating the adapter imports neither the library nor torch.
 
         Why it matters: importing them takes seconds, and may create a device context.
@@ -182,9 +184,9 @@ class AdapterConformance(RecordConformance):
         and do not change the process.
         """
         load_factory(given)
-        step = look(construct=given.factory, libraries=self.libraries(given))["construct"]
+        step = look("construct", given.factory, libraries)
         # torch imports other libraries, which need not be listed.
-        imported = ", ".join(sorted({"torch", *self.libraries(given)} & {*step["heavy"]}))
+        imported = ", ".join(sorted({"torch", *libraries} & {*step["heavy"]}))
         require(not imported, f"creating the adapter imported {imported}; import it inside methods")
         if not step["error"]:  # reported by test_the_factory…
             require_unchanged("creating the adapter", step)
@@ -346,7 +348,7 @@ class AdapterConformance(RecordConformance):
             if name and not specs[call.path].wanted([name]):
                 wrong.append(f"{call.path}, call {number}: `definitions` does not match {name!r}")
             original = resolve(call.path).function
-            with needed("make_wrapper", _SEE_WRAPS):
+            with must_work("make_wrapper", see=_SEE_WRAPS):
                 wrapper = kit.adapter.make_wrapper(specs[call.path], original)
             for is_different in (False, True):
                 with answered(mode, alike, is_different=is_different):
@@ -371,40 +373,29 @@ class AdapterConformance(RecordConformance):
         """
         paths = getattr(record_of(given), "targets", ())
         super().require_available(given, request)
-        before = {path: found for path in paths if (found := _stored(path)) is not None}
+        before = {path: found for path in paths if (found := _part_of(path, "found")) is not None}
         adapter = construct(given)
         specs = [spec for spec in AdapterKit(given, adapter).targets() if spec.path in before]
         if not specs:
             pytest.skip("no target is installed: see test_its_targets_exist")
         manager = PatchManager()
         try:
-            with needed("make_wrapper", _SEE_WRAPS):
+            with must_work("make_wrapper", see=_SEE_WRAPS):
                 for spec in specs * 2:
                     manager.patch(spec, adapter.make_wrapper)
         finally:
             manager.unpatch_all()
             manager.unpatch_all()
-        left = [path for path, found in before.items() if _stored(path) is not found]
-        require(
-            not left,
-            f"not restored after patching and unpatching: {', '.join(left)}",
-        )
+        left = [path for path, found in before.items() if _part_of(path, "found") is not found]
+        require(not left, f"not restored after patching and unpatching: {', '.join(left)}")
 
 
-def _stored(path: str) -> Any:
+def _part_of(path: str, attribute: str) -> Any:
+    """Return an attribute of a resolved target; None if it is not installed."""
     try:
-        return resolve(path).found
+        return getattr(resolve(path), attribute)
     except Exception:  # noqa: BLE001 - the library may raise anything when it is imported
         return None
-
-
-def _original(spec: PatchSpec) -> Optional[Callable[..., Any]]:
-    """Return the original function of a target; None if it is not installed."""
-    try:
-        found: Callable[..., Any] = resolve(spec.path).function
-    except Exception:  # noqa: BLE001 - the library may raise anything when it is imported
-        return None
-    return found
 
 
 def _identities(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Optional
 import pytest
 
 from fib_testing.children import ChildReport, ChildTask, run_children
-from fib_testing.records import RecordCase, construct, keep, raised_by
-from fib_testing.samples import default_workload, run_reference
+from fib_testing.records import construct, keep, raised_by
+from fib_testing.samples import DefinitionCase, difference_of, run_reference
 from flashinfer_bench.data import CompileOptions, Definition, Solution, SourceFile, Workload
-from flashinfer_bench.errors import BuildError
 from flashinfer_bench.plugins import Settings, discover
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class FailingSolution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuilderCase(RecordCase):
+class BuilderCase(DefinitionCase):
     """A builder, a correct solution for it, and further data for tests.
 
     Broken solutions are derived from the correct one.
@@ -96,13 +95,11 @@ class BuilderCase(RecordCase):
         prevent: the name as the failed test prints it, and the reason.
     """
 
-    definition: Definition
     solution: Solution
     twin: Optional[Solution] = None
     other_style: Optional[Solution] = None
     failing: tuple[FailingSolution, ...] = ()
     workload: Optional[Workload] = None
-    root: Optional[Path] = None
     inputs: Optional[Callable[[], Sequence[Any]]] = None
     device: str = "cpu"
     garbage: str = "@@@ this is ]] not a program {{ in any language\n"
@@ -129,14 +126,9 @@ class BuilderCase(RecordCase):
 
     def make_inputs(self) -> list[Any]:
         """Return new inputs, in declaration order."""
-        from flashinfer_bench.tensors import generate_inputs
-
         if self.inputs is not None:
             return list(self.inputs())
-        workload = self.workload or default_workload(self.definition)
-        return generate_inputs(
-            self.definition, workload, seed=_SEED, root=self.root, device=self.device
-        )
+        return self.generate(self.workload, _SEED, self.device)
 
     def make_outputs(self, inputs: Sequence[Any]) -> list[Any]:
         """Return output buffers for `inputs`, filled with invalid values."""
@@ -218,7 +210,15 @@ class BuilderKit:
         self.cache: Path = self.keep("cache", lambda: folders.mktemp("conformance-cache"))
         os.environ["FIB_CACHE_PATH"] = str(self.cache)
         # Builders that change the process are observed in children that start like this process.
-        self._env, self._sys_path = dict(os.environ), list(sys.path)
+        self._task = ChildTask(
+            factory=case.factory,
+            definition=case.definition,
+            solution=case.solution,
+            cache=self.cache,
+            env=dict(os.environ),
+            sys_path=list(sys.path),
+            compilers=case.compilers,
+        )
 
     def keep(self, label: Hashable, make: Callable[[], Any]) -> Any:
         """Return ``make()``, called once for the class and the case."""
@@ -266,15 +266,7 @@ class BuilderKit:
 
     def error_of(self, solution: Solution, by: Optional[Builder] = None) -> BaseException | None:
         """Return the error of building `solution`, or None."""
-        builder = by or self.builder()
-        return raised_by(lambda: self.build(solution, builder))
-
-    def garbage_error(self) -> BuildError:
-        """Return the BuildError of an invalid program; skip the test if there is none."""
-        error = self.error_of(self.garbage)
-        if not isinstance(error, BuildError):
-            pytest.skip("no BuildError to check: see test_garbage_is_a_build_error")
-        return error
+        return raised_by(lambda: self.build(solution, by))
 
     def close_all(self) -> None:
         """Clean up all builds; `test_cleaning_up` reports errors."""
@@ -294,16 +286,9 @@ class BuilderKit:
         if len(actual) != len(expected):
             return f"{len(actual)} outputs instead of {len(expected)}"
         for name, ours, theirs in zip(case.definition.outputs, actual, expected, strict=True):
-            try:
-                torch.testing.assert_close(
-                    torch.as_tensor(ours).cpu(),
-                    torch.as_tensor(theirs).cpu(),
-                    rtol=case.rtol,
-                    atol=case.atol,
-                    equal_nan=True,
-                )
-            except AssertionError as error:
-                return f"output {name!r}: {' '.join(str(error).split())}"
+            pair = torch.as_tensor(ours).cpu(), torch.as_tensor(theirs).cpu()
+            if found := difference_of(*pair, rtol=case.rtol, atol=case.atol):
+                return f"output {name!r}: {found}"
         return ""
 
     def arguments(self) -> list[Any]:
@@ -321,15 +306,7 @@ class BuilderKit:
 
     def task(self, **fields: Any) -> ChildTask:
         """Return a task for a process: to build the correct solution, changed by `fields`."""
-        case = self.case
-        given = {"definition": case.definition, "solution": self.solution, "cache": self.cache}
-        return ChildTask(
-            factory=case.factory,
-            env=self._env,
-            sys_path=self._sys_path,
-            compilers=case.compilers,
-            **{**given, **fields},
-        )
+        return replace(self._task, **fields)
 
     def run(self, *tasks: ChildTask, together: bool = False) -> list[ChildReport]:
         """Run `tasks` in separate processes at the same time, and return the reports."""
@@ -339,18 +316,11 @@ class BuilderKit:
     def observed(self) -> list[ChildReport]:
         """Return reports of the first two processes, which build it at the same time."""
         # Compiled builds are shared by all tests of the class; other builds store nothing.
-        first = self.case.compiles
-        cache = self.cache if first else self.cache.with_name(f"{self.cache.name}-cold")
+        cold = self.cache.with_name(f"{self.cache.name}-cold")
         self.builder()
-        task = self.task(cache=cache, compile_first=first)
+        task = self.task(cache=self.cache if self.case.compiles else cold)
         reports: list[ChildReport] = self.keep("first", lambda: self.run(task, task, together=True))
         return reports
-
-    def observed_again(self) -> ChildReport:
-        """Return the report of a process that found everything in the cache."""
-        self.observed()
-        report: ChildReport = self.keep("again", lambda: self.run(self.task())[0])
-        return report
 
     def observed_to_the_end(self) -> ChildReport:
         """Return the report of a process that completed; skip the test if none did."""

@@ -28,6 +28,7 @@ HEAVY = ("torch", "numpy", "triton", "tvm_ffi", "tvm", "tilelang", "flashinfer",
 """Libraries that take long to import, and may create a device context."""
 
 _BARRIER_S = 60.0
+_FOLDERS_OF_USERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _DRIVERS = frozenset({"ninja", "make", "cmake", "meson", "cargo", "bazel"})
 _COMPILING = frozenset({"-c", "-o", "-shared", "--shared", "-fPIC"})
@@ -86,7 +87,7 @@ def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Handle the request."""
+    """Handle the request, and report effects on this process."""
     request = json.loads(sys.stdin.read())
     sys.path[:] = request["sys_path"]
     from flashinfer_bench.plugins import import_string
@@ -102,26 +103,19 @@ def main() -> None:
         "construct": lambda path: import_string(path)(),
     }
     heavy = {*HEAVY, *request["libraries"]}
-    report = {
-        name: _step(run, request[name], heavy) for name, run in steps.items() if request[name]
-    }
-    sys.stdout.write("\n" + json.dumps(report) + "\n")
-
-
-def _step(run: Callable[[str], object], path: str, heavy: set[str]) -> dict[str, Any]:
-    """Run something, and report its effects on this process."""
     before, loaded = process_state(), heavy & sys.modules.keys()
     answer, error = None, ""
     try:
-        answer = run(path)
+        answer = steps[request["what"]](request["path"])
     except BaseException:  # noqa: BLE001 - a plugin's code; the report tells of it
         error = traceback.format_exc()
-    return {
+    report = {
         "error": error,
         "answer": answer if isinstance(answer, list) else None,
         "changes": changes(before, process_state()),
         "heavy": sorted((heavy & sys.modules.keys()) - loaded),
     }
+    sys.stdout.write("\n" + json.dumps(report) + "\n")
 
 
 # -------------------------------------------------------------------------- a build
@@ -144,7 +138,7 @@ class Watcher:
     Attributes
     ----------
     commands : list of list of str
-        The command lines of compilers since the last `take_commands`.
+        Gets the command lines of compilers.
     programs : list of str
         Names of other programs that were started.
     stray_sources : list of str
@@ -163,11 +157,6 @@ class Watcher:
     def start(self) -> None:
         """Start recording, which cannot be stopped."""
         sys.addaudithook(self._event)
-
-    def take_commands(self) -> list[list[str]]:
-        """Return the command lines so far, and forget them."""
-        taken, self.commands = self.commands, []
-        return taken
 
     def _event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -245,7 +234,7 @@ def _enter(task: Any, folder: Path) -> None:
         place.mkdir()
     os.chdir(places.pop("cwd"))
     os.environ.clear()
-    os.environ.update(task.env)
+    os.environ.update({k: v for k, v in task.env.items() if k not in _FOLDERS_OF_USERS})
     os.environ.update({name: str(place) for name, place in places.items()})
     # The driver's cache, which builders cannot control, is not in the home folder.
     os.environ.update(CUDA_CACHE_PATH=str(folder / "driver"), FIB_CACHE_PATH=str(task.cache))
@@ -268,11 +257,10 @@ def _build(task: Any, folder: Path, barrier: Any, report: dict[str, Any], watche
     before = process_state()
     watcher.start()
     registry = BuilderRegistry((import_string(task.factory)(),))
-    if task.compile_first:
-        registry.compile(task.definition, task.solution)
-        report["commands"]["compile"] = watcher.take_commands()
+    report["commands"]["compile"] = watcher.commands
+    registry.compile(task.definition, task.solution)
+    report["commands"]["build"] = watcher.commands = []
     runnable = registry.build(task.definition, task.solution)
-    report["commands"]["build"] = watcher.take_commands()
     built = process_state()
     sys.stdout.flush()
     report["stdout"] = os.fstat(1).st_size

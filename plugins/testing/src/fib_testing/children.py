@@ -31,7 +31,6 @@ _PRELOADED = [
     "flashinfer_bench.plugins",
     "fib_testing.child",
 ]
-_PRIVATE = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +47,6 @@ class ChildTask:
         Its ``FIB_CACHE_PATH``.
     env, sys_path : mapping of str to str, sequence of str
         Further environment and module paths; folders for users' files are replaced.
-    compile_first : bool
-        Whether to call `Builder.compile` before the build.
     kill_at : int
         Kill it before it starts this compiler, from 1; 0: never.
     compilers : sequence of str
@@ -62,13 +59,8 @@ class ChildTask:
     cache: Path
     env: Mapping[str, str]
     sys_path: Sequence[str]
-    compile_first: bool = True
     kill_at: int = 0
     compilers: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        kept = {name: value for name, value in self.env.items() if name not in _PRIVATE}
-        object.__setattr__(self, "env", kept)
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 import pytest
 
 from fib_testing.records import (
-    RecordCase,
     RecordConformance,
     in_short,
     must_work,
-    needed,
     record_of,
     require,
     require_none,
 )
-from fib_testing.samples import default_workload
+from fib_testing.samples import DefinitionCase, default_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-    from flashinfer_bench.data import Definition, Workload
+    from flashinfer_bench.data import Workload
 
 _SEED = 7
 _FACTOR = 16
@@ -31,7 +28,7 @@ _SEE_KEYS = "test_a_call_has_the_key_of_its_workload"
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyBuilderCase(RecordCase):
+class KeyBuilderCase(DefinitionCase):
     """A key builder, and a definition whose calls it creates keys for.
 
     Parameters
@@ -51,9 +48,7 @@ class KeyBuilderCase(RecordCase):
         The plugin's module, as in its entry point. Default: the top-level package of the factory.
     """
 
-    definition: Definition
     workloads: tuple[Workload, ...] = ()
-    root: Optional[Path] = None
     device: str = "cpu"
 
     def all_workloads(self) -> list[Workload]:
@@ -70,12 +65,7 @@ class KeyBuilderCase(RecordCase):
 
     def inputs(self, workload: Optional[Workload] = None) -> list[Any]:
         """Return the inputs of a call from a workload (default: the first)."""
-        from flashinfer_bench.tensors import generate_inputs
-
-        chosen = workload or self.all_workloads()[0]
-        return generate_inputs(
-            self.definition, chosen, seed=_SEED, root=self.root, device=self.device
-        )
+        return self.generate(workload or self.all_workloads()[0], _SEED, self.device)
 
 
 class KeyKit:
@@ -96,7 +86,7 @@ class KeyKit:
     def _key(self, make: Callable[[], Any]) -> Any:
         from flashinfer_bench.apply import ApplyKey
 
-        with needed("making a key", _SEE_KEYS):
+        with must_work("making a key", see=_SEE_KEYS):
             made = make()
         if not isinstance(made, ApplyKey):
             pytest.skip(f"a key is a {type(made).__name__}: see {_SEE_KEYS}")

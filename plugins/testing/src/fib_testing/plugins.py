@@ -16,7 +16,6 @@ import pytest
 from fib_testing.records import (
     BASES,
     Conformance,
-    Step,
     cannot_be_used,
     check_answers,
     check_import,
@@ -24,7 +23,6 @@ from fib_testing.records import (
     check_summaries,
     check_types,
     keep,
-    look,
     raised_by,
     require,
     require_constructible,
@@ -122,24 +120,9 @@ class PluginConformance(Conformance):
         return [(record.kind, record.factory) for record in records]
 
     @pytest.fixture
-    def imported(self, plugin: PluginCase) -> tuple[str, Step]:
-        """Return the report of a fresh interpreter about the plugin's module."""
-        return plugin.target, look(plugin=plugin.target)["plugin"]
-
-    @pytest.fixture
-    def probed(
-        self, records: list[Record], request: pytest.FixtureRequest
-    ) -> list[tuple[str, Step]]:
-        """Return the report of a fresh interpreter about each probe."""
-        probes = sorted({record.probe for record in records if record.probe is not None})
-        if not probes:
-            pytest.skip("no record has a probe: all are always available")
-
-        def ask() -> list[tuple[str, Step]]:
-            return [(path, look(probe=path)["probe"]) for path in probes]
-
-        steps: list[tuple[str, Step]] = keep(request, ("probes", *probes), ask)
-        return steps
+    def module(self, plugin: PluginCase) -> str:
+        """Return the plugin's module."""
+        return plugin.target
 
     test_importing_the_plugin_is_light = check_import
     test_every_record_says_what_it_is = check_summaries

@@ -104,21 +104,15 @@ def raised_by(run: Callable[[], object]) -> Optional[BaseException]:
 
 
 @contextmanager
-def must_work(what: str) -> Iterator[None]:
-    """Fail the running test if the plugin's code in the block raises."""
+def must_work(what: str, *, see: str = "") -> Iterator[None]:
+    """Fail the running test if the plugin's code in the block raises; skip it if `see` fails."""
     try:
         yield
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's code may raise anything
-        fail(f"{what} raised {in_short(error)}")
-
-
-@contextmanager
-def needed(what: str, see: str) -> Iterator[None]:
-    """Skip the running test if the plugin's code in the block raises, which `see` reports."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's code may raise anything
-        pytest.skip(f"{what} raised {in_short(error)}: see {see}")
+        message = f"{what} raised {in_short(error)}"
+        if see:
+            pytest.skip(f"{message}: see {see}")
+        fail(message)
 
 
 def keep(
@@ -138,43 +132,34 @@ def keep(
 # ------------------------------------------------------- records, factories and probes
 
 
-def look(
-    *,
-    plugin: Optional[str] = None,
-    probe: Optional[str] = None,
-    construct: Optional[str] = None,
-    libraries: Sequence[str] = (),
-) -> dict[str, Step]:
-    """Import a plugin's module, call a probe, construct something, in a fresh interpreter.
+def look(what: str, path: str, libraries: Sequence[str] = ()) -> Step:
+    """Import a plugin's module, call a probe, or construct something, in a fresh interpreter.
 
     Parameters
     ----------
-    plugin : str, optional
-        The module, as in an entry point: ``package.module`` or ``package.module:object``.
-    probe : str, optional
-        ``"package.module:function"``.
-    construct : str, optional
-        ``"package.module:Name"``, called without arguments.
+    what : str
+        ``plugin``, ``probe`` or ``construct``, which calls a factory without arguments.
+    path : str
+        The module, as in an entry point: ``package.module`` or ``package.module:object``; or
+        ``package.module:function`` of a probe or factory.
     libraries : sequence of str
         Further modules that count as heavy.
     """
-    steps = {"plugin": plugin, "probe": probe, "construct": construct}
-    more = {"libraries": list(libraries), "timeout_s": env.probe_timeout_s(), "sys_path": sys.path}
+    request = {"what": what, "path": path, "libraries": libraries, "sys_path": sys.path}
     done = subprocess.run(
         [sys.executable, _CHILD],
-        input=json.dumps({**steps, **more}),
+        input=json.dumps({**request, "timeout_s": env.probe_timeout_s()}),
         capture_output=True,
         text=True,
         timeout=_SECONDS,
         check=False,
     )
     try:
-        found: dict[str, Step] = json.loads(done.stdout.splitlines()[-1])
+        step: Step = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         error = f"the process ended with status {done.returncode}\n{done.stderr[-2000:]}"
-        nothing: Step = {"error": error, "answer": None, "changes": {}, "heavy": []}
-        found = dict.fromkeys(steps, nothing)
-    return found
+        step = {"error": error, "answer": None, "changes": {}, "heavy": []}
+    return step
 
 
 def require_unchanged(what: str, step: Step) -> None:
@@ -344,6 +329,28 @@ class Conformance:
             self._refuse(request, type(case).__name__)
         return case
 
+    @pytest.fixture
+    def libraries(self) -> tuple[str, ...]:
+        """Return further modules that neither plugin nor probe may import."""
+        return ()
+
+    @pytest.fixture
+    def imported(
+        self, module: str, libraries: tuple[str, ...], request: pytest.FixtureRequest
+    ) -> tuple[str, Step]:
+        """Return the plugin's module and the report of importing it."""
+        return module, _look_once(request, "plugin", module, libraries)
+
+    @pytest.fixture
+    def probed(
+        self, records: list[Record], libraries: tuple[str, ...], request: pytest.FixtureRequest
+    ) -> list[tuple[str, Step]]:
+        """Return each probe and the report of calling it; skip the test if there is none."""
+        probes = sorted({record.probe for record in records if record.probe is not None})
+        if not probes:
+            pytest.skip("without a probe, a record is always available")
+        return [(path, _look_once(request, "probe", path, libraries)) for path in probes]
+
     def _refuse(self, request: pytest.FixtureRequest, found: str) -> NoReturn:
         wanted = self.case_type.__name__
         fail(
@@ -351,6 +358,19 @@ class Conformance:
             "why it matters: the case is what the suite checks",
             f"to do: define a fixture in the class: def case(self): return {wanted}(…)",
         )
+
+
+def _look_once(
+    request: pytest.FixtureRequest, what: str, path: str, libraries: tuple[str, ...]
+) -> Step:
+    """Return the result of `look`, which classes share."""
+    step: Step = keep(
+        request,
+        ("look", what, path, libraries),
+        lambda: look(what, path, libraries),
+        request.session,
+    )
+    return step
 
 
 class RecordConformance(Conformance):
@@ -361,10 +381,6 @@ class RecordConformance(Conformance):
 
     def arguments(self, given: Any) -> tuple[Any, ...]:
         """Return the arguments with which the host calls the factory."""
-        return ()
-
-    def libraries(self, given: Any) -> tuple[str, ...]:
-        """Return further modules that neither plugin nor probe may import."""
         return ()
 
     def require_available(self, given: Any, request: pytest.FixtureRequest) -> None:
@@ -393,32 +409,10 @@ class RecordConformance(Conformance):
         return construct(given, *self.arguments(given))
 
     @pytest.fixture
-    def looked(self, request: pytest.FixtureRequest, given: Any) -> dict[str, tuple[str, Step]]:
-        """Return the report of a fresh interpreter about plugin and probe."""
-        plugin = given.plugin or given.factory.partition(":")[0].partition(".")[0]
-        names = {"plugin": plugin, "probe": getattr(given.record, "probe", None)}
-        libraries = self.libraries(given)
-        steps: dict[str, Step] = keep(
-            request,
-            ("look", *names.values(), libraries),
-            lambda: look(**names, libraries=libraries),
-            request.session,
-        )
-        return {what: (name, steps[what]) for what, name in names.items() if name}
-
-    @pytest.fixture
-    def imported(self, looked: dict[str, tuple[str, Step]]) -> tuple[str, Step]:
-        """Return the plugin's module and the report of importing it."""
-        return looked["plugin"]
-
-    @pytest.fixture
-    def probed(
-        self, records: list[Record], looked: dict[str, tuple[str, Step]]
-    ) -> list[tuple[str, Step]]:
-        """Return the probe and the report of calling it."""
-        if "probe" not in looked:
-            pytest.skip("the record has no probe: it is always available")
-        return [looked["probe"]]
+    def module(self, given: Any) -> str:
+        """Return the plugin's module."""
+        module: str = given.plugin or given.factory.partition(":")[0].partition(".")[0]
+        return module
 
     test_the_record_says_what_it_is = check_summaries
     test_the_factory_is_of_the_right_type = check_types
@@ -467,12 +461,12 @@ def record_of(case: Any) -> Any:
 def load_factory(case: Any) -> Any:
     """Return the record's factory; skip the test if it cannot be imported."""
     path = case.factory
-    with needed(f"importing {path}", "test_the_factory_is_of_the_right_type"):
+    with must_work(f"importing {path}", see="test_the_factory_is_of_the_right_type"):
         return import_string(path)
 
 
 def construct(case: Any, *arguments: Any) -> Any:
     """Return the result of the factory; skip the test if it raises."""
     factory = load_factory(case)
-    with needed("the factory", "test_the_factory_takes_what_it_is_given"):
+    with must_work("the factory", see="test_the_factory_takes_what_it_is_given"):
         return factory(*arguments)

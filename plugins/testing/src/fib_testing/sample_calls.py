@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_testing.records import in_short, needed
-from fib_testing.samples import make_solution
+from fib_testing.records import in_short, must_work
+from fib_testing.samples import difference_of, make_solution
 from flashinfer_bench.data import Definition, Trace, TraceSet
 
 if TYPE_CHECKING:
@@ -92,15 +92,12 @@ class Effects:
         is_different : bool
             Whether all outputs must be those of a solution with `differ`.
         """
-        from torch.testing import assert_close
-
         if self.form != expected.form:
             return f"{self.form}; the original {expected.form}"
         for found, value in zip(self.values, expected.values, strict=True):
-            try:
-                assert_close(found, differ(value) if is_different else value, equal_nan=True)
-            except AssertionError as error:
-                return f"{self.form}, with wrong values: {' '.join(str(error).split())}"
+            wrong = difference_of(found, differ(value) if is_different else value)
+            if wrong:
+                return f"{self.form}, with wrong values: {wrong}"
         return ""
 
 
@@ -143,7 +140,7 @@ def answered(mode: str, calls: Sequence[SampleCall], *, is_different: bool) -> I
                 stack.callback(loaded.cleaner)
                 functions[given.name] = loaded.function
             else:
-                with needed("building solutions in Python", "the plugin fib-builder-python"):
+                with must_work("building solutions in Python", see="the plugin fib-builder-python"):
                     BuilderRegistry.get_instance().build(definition, solution)
         config = ApplyConfig(on_miss_policy="use_def_best")
         if mode == "mapping":

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
 
+from fib_testing.records import RecordCase
 from flashinfer_bench.data import Definition, RandomInput, ScalarInput, Solution, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _SIZES = (3, 5, 7, 11, 13, 17)
 _SCALARS: dict[type, Any] = {bool: True, int: 3, float: 0.5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefinitionCase(RecordCase):
+    """Base class of the cases with a definition.
+
+    Parameters
+    ----------
+    definition : Definition
+        The definition.
+    root : Path, optional
+        Folder of the files of workloads.
+    """
+
+    definition: Definition
+    root: Optional[Path] = None
+
+    def generate(self, workload: Optional[Workload], seed: int, device: str = "cpu") -> list[Any]:
+        """Return the inputs of a workload (default: `default_workload`) in declaration order."""
+        from flashinfer_bench.tensors import generate_inputs
+
+        chosen = workload or default_workload(self.definition)
+        return generate_inputs(self.definition, chosen, seed=seed, root=self.root, device=device)
 
 
 def sample_definition() -> Definition:
@@ -103,6 +129,17 @@ def default_workload(definition: Definition) -> Workload:
     }
     axes = {name: _SIZES[i % len(_SIZES)] for i, name in enumerate(definition.var_axes)}
     return Workload(axes=axes, inputs=inputs, uuid="conformance")
+
+
+def difference_of(found: Any, expected: Any, **tolerances: Any) -> str:
+    """Return in a line how a tensor differs from another; empty if they are equal enough."""
+    from torch.testing import assert_close
+
+    try:
+        assert_close(found, expected, equal_nan=True, **tolerances)
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def run_reference(definition: Definition, inputs: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,6 @@ from fib_testing.records import (
     RecordConformance,
     check_name_and_version,
     must_work,
-    needed,
     raised_by,
     record_of,
     require,
@@ -70,7 +69,7 @@ class TimerKit:
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> float:
         """Return the latency of one call; skip the test if that fails."""
-        with needed("time_call", _SEE_CALL):
+        with must_work("time_call", see=_SEE_CALL):
             found: Any = self.timer.time_call(function, arguments, device=self.case.device)
         if not _is_timed_call(found):
             pytest.skip(f"time_call returned {found!r}: see {_SEE_CALL}")

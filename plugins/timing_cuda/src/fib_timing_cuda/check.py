@@ -8,7 +8,7 @@ two interleaved series, so any difference between their medians is noise.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Optional
@@ -47,11 +47,6 @@ class KnownLength:
 
     length_us: float
     found_us: float
-
-    @property
-    def deviation(self) -> float:
-        """Relative excess of the measured length over the known length."""
-        return self.found_us / self.length_us - 1.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,7 @@ class CheckReport:
 
     device: str
     timers: tuple[TimerReport, ...] = ()
-    disagreements: tuple[Disagreement, ...] = field(default=())
+    disagreements: tuple[Disagreement, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -160,7 +155,6 @@ def check_timers(
     device: str,
     work: KnownWork,
     *,
-    alive: Callable[[], object] = lambda: None,
     on_progress: Callable[[str], object] = lambda name: None,
 ) -> CheckReport:
     """Check timers one after the other, and compare their results.
@@ -173,8 +167,6 @@ def check_timers(
         The device.
     work : KnownWork
         The work to measure.
-    alive : callable
-        Raises if the device no longer responds; called when a timer fails.
     on_progress : callable
         Called with the name of each timer before it is checked.
 
@@ -189,7 +181,7 @@ def check_timers(
         try:
             reports.append(check_timer(timer, device, work))
         except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
-            _require_alive(device, timer, error, alive)
+            _require_alive(device, work, timer, error)
             reports.append(TimerReport(timer.name, timer.version, error=_in_a_line(error)))
     return CheckReport(device, tuple(reports), tuple(disagreements(reports, work.grain_us)))
 
@@ -297,11 +289,9 @@ def _nothing() -> None:
     """Do nothing: the timed result is the timer's overhead."""
 
 
-def _require_alive(
-    device: str, timer: Timer, error: Exception, alive: Callable[[], object]
-) -> None:
+def _require_alive(device: str, work: KnownWork, timer: Timer, error: Exception) -> None:
     try:
-        alive()
+        work.wait()
     except Exception as gone:  # noqa: BLE001 - driver errors, raised through torch
         raise TimingError(
             f"{device} stopped responding while timer {timer.name!r} was checked: "

@@ -1,7 +1,5 @@
 """``fib timers``: list timers, and check what they can do on this machine."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import dataclasses
@@ -14,8 +12,8 @@ import typer
 from flashinfer_bench.cli import plugins as views
 from flashinfer_bench.cli import run_options
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import AsJson, LogLevel
-from flashinfer_bench.cli.output import emit_json, set_up_logging, table, talk
+from flashinfer_bench.cli.options import AsJson, LogLevel, command_group
+from flashinfer_bench.cli.output import emit_document, set_up_logging, table, talk
 from flashinfer_bench.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -24,16 +22,11 @@ if TYPE_CHECKING:
     from fib_timing_cuda.check import CheckReport
     from flashinfer_bench.plugins import Catalog, Registered, TimerSpec
 
-SCHEMA_VERSION = 1
 LISTED = ("name", "devices", "priority", "state", "resolution_us", "trust", "caches", "detail")
 CHECKED = ("device", "timer", "version", "resolution_us", "overhead_us")
 
-app = typer.Typer(
-    name="timers",
-    help="List timers, and check their resolution, overhead and agreement on this machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+app = command_group(
+    "timers", "List timers, and check their resolution, overhead and agreement on this machine."
 )
 
 
@@ -49,7 +42,7 @@ def list_timers(as_json: AsJson = False) -> None:
     for row in rows:
         row["trust"] = "off only" if row["repeats"] or row["trusting"] else "any"
     if as_json:
-        emit_json({"schema_version": SCHEMA_VERSION, "timers": rows})
+        emit_document(timers=rows)
         return
     for row in rows:
         resolution = row["resolution_ms"]
@@ -95,19 +88,14 @@ def check(
         for entry in _for_device(catalog, one.device)
         if not (no := entry.availability())
     ]
+    passed = all(report.passed for report in reports)
     if as_json:
-        emit_json(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "passed": all(report.passed for report in reports),
-                "devices": [_document(report) for report in reports],
-                "unusable": unusable,
-            }
-        )
+        devices = [_document(report) for report in reports]
+        emit_document(passed=passed, devices=devices, unusable=unusable)
     else:
         _print(reports)
     _tell(reports, [] if timer else unusable)
-    if not all(report.passed for report in reports):
+    if not passed:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -127,22 +115,12 @@ def _check(catalog: Catalog, device: str, names: Sequence[str]) -> CheckReport:
             timers,
             device,
             work_for(device),
-            alive=lambda: _touch(device),
             on_progress=lambda name: talk(f"checking {name} on {device}"),
         )
 
 
 def _for_device(catalog: Catalog, device: str) -> list[Registered[TimerSpec]]:
-    kind = device.partition(":")[0]
-    return [entry for entry in catalog.timers if kind in entry.spec.devices]
-
-
-def _touch(device: str) -> None:
-    """Raise if the device does not respond."""
-    if device != "cpu":
-        import torch
-
-        torch.cuda.synchronize(device)
+    return [entry for entry in catalog.timers if entry.spec.serves(device)]
 
 
 def _print(reports: Sequence[CheckReport]) -> None:
@@ -165,9 +143,9 @@ def _print(reports: Sequence[CheckReport]) -> None:
 
 def _document(report: CheckReport) -> dict[str, Any]:
     document = dataclasses.asdict(report)
-    for row, one in zip(document["timers"], report.timers, strict=True):
-        for length, known in zip(row["lengths"], one.lengths, strict=True):
-            length["deviation"] = known.deviation
+    for timer in document["timers"]:
+        for length in timer["lengths"]:
+            length["deviation"] = length["found_us"] / length["length_us"] - 1.0
     return {**document, "passed": report.passed}
 
 

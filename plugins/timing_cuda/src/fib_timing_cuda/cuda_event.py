@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from fib_timing_cuda.driver import LONGEST_US, ContextEvent, DeviceHold, PairCost
+from fib_timing_cuda.driver import LONGEST_US, ContextEvent, DeviceHold, EventUser, PairCost
 from flashinfer_bench.bench.timing.base import Timer
 from flashinfer_bench.errors import TimingError
 
@@ -30,7 +30,7 @@ _NOT_FILLED = "the device could not be filled while enqueuing: work on other str
 _NOT_REMOVED = "the cost of a pair of events could not be measured here: it is in the latency"
 
 
-class EventTimer(Timer):
+class EventTimer(EventUser, Timer):
     """Base class of timers with event pairs; all functions are looked up in the constructor."""
 
     resolution_ms = 5e-4
@@ -38,9 +38,7 @@ class EventTimer(Timer):
     def __init__(self) -> None:
         import torch
 
-        self._event: Any = torch.cuda.Event
-        self._record: Any = torch.cuda.Event.record
-        self._elapsed: Any = torch.cuda.Event.elapsed_time
+        super().__init__()
         self._synchronize, self._on_device = torch.cuda.synchronize, torch.cuda.device
         self._stream: Any = torch.cuda.current_stream
         self._hold = DeviceHold()
@@ -80,10 +78,7 @@ class CudaEventTimer(EventTimer):
     version = "4"
 
     def __init__(self) -> None:
-        import torch
-
         super().__init__()
-        self._await: Any = torch.cuda.Event.synchronize
         self._clock = time.perf_counter
         self._everything = ContextEvent()
         self._enqueued_us = _FIRST_US

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Optional
 
 from fib_timing_cuda.cuda_event import EventTimer
 from flashinfer_bench.errors import TimingError
@@ -68,18 +68,18 @@ class CudaGraphTimer(EventTimer):
             graph.capture_begin()
             try:
                 result = function(*arguments)
-            except Exception as error:  # noqa: BLE001 - any error: the capture must end first
-                _abandon(graph, error)
-            self._end(graph)
-        return graph, result
-
-    def _end(self, graph: Any) -> None:
-        try:
-            said = _end_of_capture(graph)
-        except RuntimeError as error:
-            raise _not_captured(error) from error
-        if any("empty" in text for text in said):
+            except Exception as error:  # any error: the capture must end first
+                invalid, _ = _end_of_capture(graph)
+                # An invalid capture is the most likely reason for the error.
+                if invalid is not None or "captur" in str(error).lower():
+                    raise _not_captured(error) from error
+                raise
+            invalid, warned = _end_of_capture(graph)
+        if invalid is not None:
+            raise _not_captured(invalid) from invalid
+        if any("empty" in text for text in warned):
             self._notes[_EMPTY] = None
+        return graph, result
 
     def _replay(self, graph: Any, device: str) -> float:
         """Return the duration of one replay in milliseconds."""
@@ -99,24 +99,16 @@ class CudaGraphTimer(EventTimer):
         return float(self._elapsed(start, stop))
 
 
-def _end_of_capture(graph: Any) -> list[str]:
-    """End a capture; return torch's warnings, for example about an empty graph."""
-    with warnings.catch_warnings(record=True) as said:
+def _end_of_capture(graph: Any) -> tuple[Optional[RuntimeError], list[str]]:
+    """End a capture; return the error if it is invalid, and warnings, as of an empty graph."""
+    invalid = None
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        graph.capture_end()
-    return [str(warning.message) for warning in said]
-
-
-def _abandon(graph: Any, error: Exception) -> NoReturn:
-    """End the capture in which `error` was raised, and raise it or a capture error."""
-    try:
-        _end_of_capture(graph)
-    except RuntimeError:
-        # The capture had already become invalid, the most likely reason for the error.
-        raise _not_captured(error) from error
-    if "captur" in str(error).lower():
-        raise _not_captured(error) from error
-    raise error
+        try:
+            graph.capture_end()
+        except RuntimeError as error:
+            invalid = error
+    return invalid, [str(warning.message) for warning in warned]
 
 
 def _not_captured(error: Exception) -> TimingError:

@@ -42,8 +42,6 @@ class Activity:
     order : int
         Correlation ID of the call that enqueued it; increases over all calls of a process. The
         kernels of a graph share one.
-    device, stream : int
-        Where it ran.
     graph : int
         ID of its CUDA graph; 0 if none.
     """
@@ -53,8 +51,6 @@ class Activity:
     start: int
     end: int
     order: int
-    device: int = 0
-    stream: int = 0
     graph: int = 0
 
     @property
@@ -144,34 +140,22 @@ def span_of(activities: Sequence[Activity], *, not_before: int = 0) -> Optional[
     TimingError
         If a record has no times, or ends before it starts.
     """
-    if not activities:
-        return None
     for activity in activities:
-        _require_times(activity)
+        if not 0 < activity.start <= activity.end:
+            raise TimingError(
+                f"CUPTI recorded {activity.what} {activity.name[:100]!r} from {activity.start} to "
+                f"{activity.end} ns, which is invalid",
+                hint="use --timer cuda_event",
+            )
     parts = sorted((max(a.start, not_before), max(a.end, not_before)) for a in activities)
-    end = max(part[1] for part in parts)
-    return Span(parts[0][0], end, _covered(parts))
-
-
-def _covered(parts: Sequence[tuple[int, int]]) -> int:
-    """Return the length of the union of intervals that are sorted by start."""
-    total = 0
-    reached = parts[0][0]
+    if not parts:
+        return None
+    busy, first = 0, parts[0][0]
+    reached = first
     for start, end in parts:
-        total += max(0, end - max(start, reached))
+        busy += max(0, end - max(start, reached))
         reached = max(reached, end)
-    return total
-
-
-def _require_times(activity: Activity) -> None:
-    """Raise `TimingError` for a record with invalid times."""
-    if 0 < activity.start <= activity.end:
-        return
-    raise TimingError(
-        f"CUPTI recorded {activity.what} {activity.name[:100]!r} from {activity.start} to "
-        f"{activity.end} ns, which is invalid",
-        hint="use --timer cuda_event",
-    )
+    return Span(first, reached, busy)
 
 
 # Recording the device activities of this process with CUPTI.
@@ -185,7 +169,7 @@ logger = logging.getLogger(__name__)
 # About 1000 kernels; CUPTI requests another buffer when one is full. It also does so after each
 # flush, during a launch, and larger buffers take longer: 0.35 ms for 8 MiB.
 _BUFFER_BYTES = 256 << 10
-_ANY_NUMBER = 0
+_ANY_NUMBER = 0  # of records in a buffer
 _COMPLETE = 0  # only completed buffers
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: all of them
 _SEVERAL_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
@@ -241,9 +225,10 @@ class Recorder:
         if self._subscriber is not None:
             return
         # Two tools would interfere with each other's records: only this call detects that.
-        subscriber = self._try("subscribe to CUPTI", self._subscribe, _ignore, None)
+        subscriber = self._try("subscribe to CUPTI", self._subscribe, lambda *_: None, None)
         try:
-            self._try("hand buffers to CUPTI", self._register, _new_buffer, self._take)
+            new_buffer = (_BUFFER_BYTES, _ANY_NUMBER)
+            self._try("hand buffers to CUPTI", self._register, lambda: new_buffer, self._take)
             for kind, what in self._kinds.items():
                 self._try(f"record each {what}", self._enable, kind)
         except TimingError:
@@ -311,15 +296,6 @@ class Recorder:
             )
 
 
-def _ignore(*_: object) -> None:
-    """Ignore all calls; the callback of a subscriber that needs none."""
-
-
-def _new_buffer() -> tuple[int, int]:
-    """Return the size of a new buffer in bytes, and the maximum number of records in it."""
-    return _BUFFER_BYTES, _ANY_NUMBER
-
-
 def _read(record: Any, kinds: dict[int, str]) -> Activity:
     what = kinds[record.kind]
     is_kernel = what == "kernel"
@@ -331,8 +307,6 @@ def _read(record: Any, kinds: dict[int, str]) -> Activity:
         start=record.start,
         end=end,
         order=record.correlation_id,
-        device=record.device_id,
-        stream=record.stream_id,
         graph=record.graph_id,
     )
 
@@ -395,7 +369,15 @@ class CuptiTimer(Timer):
         released, others = split_at_hold(activities)
         span = span_of(others, not_before=released)
         if span is None:
-            return self._without_activity(by_events)
+            if by_events > _ELSEWHERE_MS:
+                raise TimingError(
+                    "CUPTI has recorded no kernel, copy or fill of a call that took "
+                    f"{by_events * 1e3:.0f} µs by CUDA events",
+                    hint="a function that works on the CPU, or switches recording off, can be "
+                    "timed with --timer cuda_event",
+                )
+            self._notes[_NOTHING] = None
+            return by_events
         starts_graph = min(others, key=lambda activity: activity.start).graph != 0
         # The event time excludes the events' own cost, as far as it is known.
         unseen = by_events + self._events.removed_ms - span.milliseconds
@@ -405,15 +387,3 @@ class CuptiTimer(Timer):
         if span.idle_share > _NOTICEABLE_IDLENESS:
             self._notes[_IDLE] = None
         return max(span.milliseconds, LEAST_MS)
-
-    def _without_activity(self, by_events: float) -> float:
-        """Return the latency of a call without device activity."""
-        if by_events > _ELSEWHERE_MS:
-            raise TimingError(
-                "CUPTI has recorded no kernel, copy or fill of a call that took "
-                f"{by_events * 1e3:.0f} µs by CUDA events",
-                hint="a function that works on the CPU, or switches recording off, can be timed "
-                "with --timer cuda_event",
-            )
-        self._notes[_NOTHING] = None
-        return by_events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench.bench.timing.base import Timer
 from flashinfer_bench.errors import TimingError
@@ -32,31 +32,25 @@ class DoBenchTimer(Timer):
         import torch
 
         self._on_device, self._synchronize = torch.cuda.device, torch.cuda.synchronize
-        self._bench: Optional[Callable[..., Any]] = None  # importing triton is slow
 
     def time_call(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], *, device: str
     ) -> tuple[float, Any]:
         """Time many calls; return the median, and the result of the last call."""
-        bench, last = self._get_bench(), [None]
+        try:
+            from triton.testing import do_bench  # slow
+        except ImportError as error:
+            raise TimingError(
+                f"triton.testing.do_bench cannot be imported: {error}", hint="install triton"
+            ) from error
+        last = [None]
 
         def call() -> None:
             last[0] = function(*arguments)
 
         with self._on_device(device):
-            sample = float(bench(call, warmup=_WARMUP_MS, rep=_REPEAT_MS, return_mode="median"))
+            sample = float(do_bench(call, warmup=_WARMUP_MS, rep=_REPEAT_MS, return_mode="median"))
             self._synchronize()
         if not (math.isfinite(sample) and sample >= 0):
             raise TimingError(f"do_bench reported a latency of {sample} ms")
         return sample, last[0]
-
-    def _get_bench(self) -> Callable[..., Any]:
-        if self._bench is None:
-            try:
-                from triton.testing import do_bench
-            except ImportError as error:
-                raise TimingError(
-                    f"triton.testing.do_bench cannot be imported: {error}", hint="install triton"
-                ) from error
-            self._bench = do_bench
-        return self._bench

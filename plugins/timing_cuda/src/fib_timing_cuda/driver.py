@@ -203,6 +203,19 @@ class DeviceHold:
         return int(found.multi_processor_count * (threads // _BLOCK))
 
 
+class EventUser:
+    """Base class of what uses torch's events; all functions are looked up in the constructor."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._event: Any = torch.cuda.Event
+        self._record: Any = torch.cuda.Event.record
+        self._await: Any = torch.cuda.Event.synchronize
+        self._is_over: Any = torch.cuda.Event.query
+        self._elapsed: Any = torch.cuda.Event.elapsed_time
+
+
 # The cost of a pair of CUDA events, measured so that timers can subtract it.
 #
 # The time between two events around a kernel consists of the kernel and the gaps before and after
@@ -231,7 +244,7 @@ _ENQUEUED_US = 50.0  # two events and a kernel
 _SIZE = ctypes.c_size_t(8)
 
 
-class PairCost:
+class PairCost(EventUser):
     """The cost of event pairs on each device; looks up everything it needs in the constructor.
 
     Attributes
@@ -242,12 +255,7 @@ class PairCost:
     """
 
     def __init__(self) -> None:
-        import torch
-
-        self._event: Any = torch.cuda.Event
-        self._record: Any = torch.cuda.Event.record
-        self._await: Any = torch.cuda.Event.synchronize
-        self._elapsed: Any = torch.cuda.Event.elapsed_time
+        super().__init__()
         self._driver: Any = cuda_driver()
         self._found: dict[str, Optional[float]] = {}
         self._device = ""
@@ -335,11 +343,11 @@ def _spin(kernel: Kernel, stream: int, nanoseconds: int, place: int = 0) -> int:
     return kernel.launch(stream, ctypes.c_uint64(nanoseconds), ctypes.c_uint64(place))
 
 
-class ContextEvent:
+class ContextEvent(EventUser):
     """An event for all work that was enqueued on a device before it was recorded.
 
     Ordinary events belong to one stream. The driver supports events of a whole context since CUDA
-    12.5. All functions are looked up in the constructor.
+    12.5.
 
     Attributes
     ----------
@@ -348,13 +356,7 @@ class ContextEvent:
     """
 
     def __init__(self) -> None:
-        import torch
-
-        self._event: Any = torch.cuda.Event
-        self._record: Any = torch.cuda.Event.record
-        self._await: Any = torch.cuda.Event.synchronize
-        self._is_over: Any = torch.cuda.Event.query
-        self._elapsed: Any = torch.cuda.Event.elapsed_time
+        super().__init__()
         driver = cuda_driver()
         self._current: Any = getattr(driver, "cuCtxGetCurrent", None)
         self._record_all: Any = getattr(driver, "cuCtxRecordEvent", None)

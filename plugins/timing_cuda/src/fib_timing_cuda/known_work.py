@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _STEADY_MS = 1.0
+_FIRST_STEPS = 10_000  # to find out how long one takes
 # Ends after a number of dependent multiplications, however long they take.
-_STEPS = b"""
+STEPS = b"""
 .version 6.3
 .target sm_70
 .address_size 64
@@ -58,8 +59,22 @@ class KnownWork(ABC):
         """Return a function that keeps the device busy for that long, by the device's own clock."""
 
     @abstractmethod
+    def steps(self, count: int) -> Callable[[], object]:
+        """Return a function with so many equal steps of work."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until the device has done all work; raise if it no longer responds."""
+
     def steady(self) -> Callable[[], object]:
         """Return a function with constant work that takes about a millisecond."""
+        work, seconds = self.steps(_FIRST_STEPS), []
+        for _ in range(5):
+            start = time.perf_counter()
+            work()
+            self.wait()
+            seconds.append(time.perf_counter() - start)
+        return self.steps(max(1, int(_FIRST_STEPS * _STEADY_MS / 1e3 / max(min(seconds), 1e-9))))
 
 
 class CpuWork(KnownWork):
@@ -78,9 +93,12 @@ class CpuWork(KnownWork):
 
         return work
 
-    def steady(self) -> Callable[[], object]:
+    def steps(self, count: int) -> Callable[[], object]:
         """Add up numbers."""
-        return _calibrated(lambda count: lambda: sum(range(count)), lambda: None, 10_000)
+        return lambda: sum(range(count))
+
+    def wait(self) -> None:
+        """Return: calls have done their work."""
 
 
 class CudaWork(KnownWork):
@@ -105,17 +123,24 @@ class CudaWork(KnownWork):
         self._device, self._cuda = device, torch.cuda
         with torch.cuda.device(device):
             torch.cuda.synchronize()  # creates the context for the kernels
-            self._spin, self._steps = _load(SPIN, b"spin"), _load(_STEPS, b"steps")
+            self._spin, self._steps = _load(SPIN, b"spin"), _load(STEPS, b"steps")
 
     def spin(self, microseconds: float) -> Callable[[], object]:
         """Launch a kernel that polls the device's clock until the time has passed."""
         return self._launcher(self._spin, int(microseconds * 1e3))
 
-    def steady(self) -> Callable[[], object]:
+    def steps(self, count: int) -> Callable[[], object]:
         """Launch a kernel of dependent multiplications."""
-        wait = self._cuda.synchronize
+        return self._launcher(self._steps, count)
+
+    def wait(self) -> None:
+        """Synchronise the device."""
+        self._cuda.synchronize(self._device)
+
+    def steady(self) -> Callable[[], object]:
+        """Return a kernel of dependent multiplications that takes about a millisecond."""
         with self._cuda.device(self._device):  # the kernels exist only in its context
-            return _calibrated(lambda count: self._launcher(self._steps, count), wait, 10_000)
+            return super().steady()
 
     def _launcher(self, kernel: Kernel, count: int) -> Callable[[], object]:
         given, place = ctypes.c_uint64(max(count, 1)), ctypes.c_uint64(0)
@@ -143,20 +168,6 @@ def work_for(device: str) -> KnownWork:
     if kind == "cuda":
         return CudaWork(device)
     raise CapabilityError(f"no work of known length for {device!r}; use cpu or cuda:N")
-
-
-def _calibrated(
-    make: Callable[[int], Callable[[], object]], wait: Callable[[], object], count: int
-) -> Callable[[], object]:
-    """Return work that takes about `_STEADY_MS`; `wait` returns when the device has done it."""
-    seconds = []
-    for _ in range(5):
-        work = make(count)
-        start = time.perf_counter()
-        work()
-        wait()
-        seconds.append(time.perf_counter() - start)
-    return make(max(1, int(count * _STEADY_MS / 1e3 / max(min(seconds), 1e-9))))
 
 
 def _load(ptx: bytes, name: bytes) -> Kernel:

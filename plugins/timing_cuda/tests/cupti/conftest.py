@@ -1,25 +1,15 @@
 """A stand-in for cupti-python, and one for a GPU that is timed by events."""
 
 import importlib
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from fib_tests.scaled_add import pytest_collection_modifyitems
+
 STANDIN = Path(__file__).parent / "standin"
-
-
-def pytest_collection_modifyitems(items):
-    import torch
-
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
 def forget_cupti():
@@ -139,21 +129,3 @@ def one_subscriber(monkeypatch):
     yield
     for recorder in made:
         recorder.stop()
-
-
-@pytest.fixture
-def in_child():
-    """Return a function that runs Python code in a process of its own."""
-
-    def run(code, **variables):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | variables,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run

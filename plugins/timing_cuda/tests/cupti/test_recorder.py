@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fib_tests.scaled_add import run_in_child
 from fib_timing_cuda.cupti import Activity, Recorder
 from flashinfer_bench.errors import TimingError
 
@@ -73,9 +74,8 @@ class TestStart:
 
 class TestRecords:
     def test_a_kernel(self, started, device):
-        fields = {"name": "saxpy", "correlation_id": 42, "device_id": 3, "stream_id": 17}
-        device.run(1000, 2500, graph_id=7, **fields)
-        assert started.collect() == [Activity("kernel", "saxpy", 1000, 2500, 42, 3, 17, 7)]
+        device.run(1000, 2500, name="saxpy", correlation_id=42, graph_id=7)
+        assert started.collect() == [Activity("kernel", "saxpy", 1000, 2500, 42, 7)]
         assert started.collect() == []
 
     def test_incomplete_records_are_fetched_if_there_are_no_others(self, started, device):
@@ -104,8 +104,8 @@ class TestStop:
         recorder.stop()
         assert device.log == before
 
-    def test_a_process_that_ends_stops_it(self, in_child):
-        output = in_child(
+    def test_a_process_that_ends_stops_it(self):
+        done = run_in_child(
             f"import sys; sys.path.insert(0, {str(STANDIN)!r})\n"
             "from cupti import cupti\n"
             "cupti.unsubscribe = lambda subscriber: print('unsubscribed')\n"
@@ -114,4 +114,4 @@ class TestStop:
             "recorder.start()\n"
             "print('ends')\n"
         )
-        assert output == "ends\nunsubscribed\n"
+        assert done.stdout == "ends\nunsubscribed\n"
