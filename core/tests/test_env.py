@@ -13,8 +13,8 @@ PACKAGE = Path(flashinfer_bench.__file__).parent
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    for variable in env.VARIABLES:
-        monkeypatch.delenv(variable.name, raising=False)
+    for name in (*(variable.name for variable in env.VARIABLES), "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_defaults():
@@ -29,6 +29,7 @@ def test_defaults():
     assert env.plugin_modules() == ()
     assert env.probe_timeout_s() == 1.0
     assert env.log_level() is None
+    assert env.cuda_visible_devices() is None
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,8 @@ def test_defaults():
         ("FIB_FSYNC", " Never ", env.fsync_wanted, False),
         ("FIB_DATASET_LOCK", "soft", env.soft_dataset_locks, True),
         ("CUDA_DEVICE_ORDER", "PCI_BUS_ID", env.cuda_device_order, "PCI_BUS_ID"),
+        ("CUDA_VISIBLE_DEVICES", "", env.cuda_visible_devices, ()),
+        ("CUDA_VISIBLE_DEVICES", "1, GPU-x", env.cuda_visible_devices, ("1", "GPU-x")),
         ("FIB_CACHE_PATH", "~/x", env.cache_path, Path.home() / "x"),
         ("FIB_CACHE_PATH", "x/y", env.cache_path, Path.cwd() / "x/y"),
         ("FIB_LOCK_PATH", "locks", env.lock_path, Path.cwd() / "locks"),
@@ -99,12 +102,3 @@ def test_every_variable_is_documented():
     for variable in env.VARIABLES:
         assert source.count(f'"{variable.name}"') >= 2, variable.name
         assert variable.meaning
-
-
-def test_visible_devices_may_be_none_or_not_said(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert env.cuda_visible_devices() is None
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert env.cuda_visible_devices() == ()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, GPU-x")
-    assert env.cuda_visible_devices() == ("1", "GPU-x")

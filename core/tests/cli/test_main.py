@@ -67,9 +67,6 @@ def loaded_by(*args, env=None):
     return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
 
 
-# ----------------------------------------------------------------------------------- start-up
-
-
 @pytest.mark.parametrize("args", [["--help"], ["--version"]])
 def test_help_and_version_import_nothing_heavy_and_discover_no_plugin(args, with_plugin):
     loaded_by(*args, env=with_plugin)
@@ -88,9 +85,6 @@ def test_help_of_a_command_loads_only_that(command):
     assert not {"torch", "numpy", "rich", "flashinfer_bench.data"} & modules
     commands = {"run", "report", "validate", "plugins"} - {*command[:1]}
     assert not {f"flashinfer_bench.cli.{name}" for name in commands} & modules
-
-
-# ------------------------------------------------------------------------------ help, version
 
 
 def test_help_lists_every_command(fib):
@@ -114,12 +108,8 @@ def test_version_and_nothing_asked(fib):
 
 
 def test_plugins_add_commands(fib_process, with_plugin):
-    for args, shown in (
-        (["greet"], "hello world\n"),
-        (["greet", "--name", "you"], "hello you\n"),
-        (["shout", "--word", "hey"], "HEY\n"),
-    ):
-        done = fib_process(*args, env=with_plugin)
+    for command, shown in (("greet --name you", "hello you\n"), ("shout --word hey", "HEY\n")):
+        done = fib_process(*command.split(), env=with_plugin)
         assert (done.returncode, done.stdout) == (0, shown), done.stderr
     shown = fib_process("greet", "--help", env=with_plugin).stdout
     assert "--name" in shown
@@ -200,9 +190,6 @@ def test_a_damaged_cache_is_written_anew(fib_process, with_plugin, tmp_path, dam
     assert path.read_text() == sound
 
 
-# ---------------------------------------------------------------------------------- the pipe
-
-
 def test_a_reader_that_goes_away_is_no_error(maker):
     maker.sound()
     for index in range(3000):
@@ -219,16 +206,16 @@ def test_a_reader_that_goes_away_is_no_error(maker):
     assert "BrokenPipe" not in said
 
 
+def report_best(maker, *shell, **streams):
+    command = [sys.executable, "-m", "flashinfer_bench", "report", "best", "--local"]
+    root = str(maker.sound().root)
+    return subprocess.run([*shell, *command, root], text=True, check=False, **streams)
+
+
 @pytest.mark.plugin("report")
 @pytest.mark.parametrize("closed", [1, 2])
 def test_a_closed_stream_is_no_error(maker, closed):
-    command = [sys.executable, "-m", "flashinfer_bench", "report", "best", "--local"]
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command, str(maker.sound().root)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = report_best(maker, "sh", "-c", f'exec "$@" {closed}>&-', "sh", capture_output=True)
     assert done.returncode == 0
     assert ("definition\t" in done.stdout) == (closed == 2)
     assert "error" not in done.stderr
@@ -237,15 +224,8 @@ def test_a_closed_stream_is_no_error(maker, closed):
 @pytest.mark.plugin("report")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_an_output_that_is_full_is_no_bug(maker):
-    command = [sys.executable, "-m", "flashinfer_bench", "report", "best", "--local"]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*command, str(maker.sound().root)],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = report_best(maker, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 4
     assert "error: cannot write the output" in done.stderr
     assert "internal error" not in done.stderr

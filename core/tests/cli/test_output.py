@@ -1,9 +1,10 @@
-"""Tables, JSON and messages."""
+"""Tables, JSON, messages and log lines."""
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import os
 import re
@@ -20,10 +21,12 @@ from hypothesis import strategies as st
 from fib_tests.cli import Terminal
 from flashinfer_bench.cli.output import (
     Column,
+    StderrHandler,
     document_of,
     emit_json,
     printable,
     rounded,
+    set_up_logging,
     table,
     write_output,
 )
@@ -37,9 +40,6 @@ def test_no_control_character_is_printable(text):
     assert all(character.isprintable() or ord(character) > 0x9F for character in shown)
     assert "\n" not in shown
     assert "\x1b" not in shown
-
-
-# --------------------------------------------------------------------------------------- JSON
 
 
 class Colour(Enum):
@@ -76,8 +76,6 @@ def test_json_of_many_kinds(capsys):
         "text": "ünï\x1b",
     }
 
-
-# ------------------------------------------------------------------------------------- tables
 
 ROWS = [("a", 1, 0.123456789, None), ("b\tc", 20000, 12345.678, True)]
 COLUMNS = ("name", "count", "latency", "flag")
@@ -190,3 +188,37 @@ def test_a_pipe_stays_one_and_a_link_too(tmp_path):
     assert file.read_bytes() == b"data"
     with pytest.raises(ConfigError, match="is not a file"):
         write_output(Path(), b"data")
+
+
+# ------------------------------------------------------------------------------------ logging
+
+
+def test_our_log_records_go_to_whatever_stderr_is(capsys):
+    set_up_logging("DEBUG")
+    logging.getLogger("somebody.else").info("chatter")
+    logging.getLogger("flashinfer_bench.x").debug("told \x1b[31m\nsecond line")
+    assert capsys.readouterr().err == "DEBUG flashinfer_bench.x: told \\x1b[31m\nsecond line\n"
+
+
+def test_setting_up_twice_does_not_say_things_twice(capsys):
+    set_up_logging("INFO")
+    set_up_logging("WARNING")
+    logging.getLogger("flashinfer_bench.x").warning("once")
+    logging.getLogger("flashinfer_bench.x").info("not at all")
+    assert capsys.readouterr().err.count("\n") == 1
+    handlers = [h for h in logging.getLogger().handlers if isinstance(h, StderrHandler)]
+    assert len(handlers) == 1
+
+
+def test_where_the_level_comes_from(monkeypatch):
+    assert set_up_logging() == "WARNING"
+    assert set_up_logging(default="INFO") == "INFO"
+    monkeypatch.setenv("FIB_LOG_LEVEL", "error")
+    assert set_up_logging(default="INFO") == "ERROR"
+    assert set_up_logging("debug") == "DEBUG"
+
+
+@pytest.mark.parametrize("level", ["LOUD", "10", " "])
+def test_unknown_levels(level):
+    with pytest.raises(ConfigError, match="unknown log level"):
+        set_up_logging(level)

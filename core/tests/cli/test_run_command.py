@@ -154,9 +154,6 @@ def test_datasets_are_run_one_after_the_other(fib_process, dataset, tmp_path):
     assert len(traces_of(other.root)) == 1
 
 
-# --------------------------------------------------------------------------------------- disk
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
 def test_a_disk_that_fills_up_keeps_what_was_written(fib_process, dataset):
     import resource
@@ -174,9 +171,6 @@ def test_a_disk_that_fills_up_keeps_what_was_written(fib_process, dataset):
     assert resumed.returncode == 0, resumed.stderr
     done = [one["solution"] for one in traces_of(dataset.root)]
     assert len(done) == len(set(done)) == 8
-
-
-# ------------------------------------------------------------------------------------- Ctrl-C
 
 
 @pytest.fixture
@@ -227,8 +221,6 @@ def _wait_for(condition, process):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
-
-# -------------------------------------------------------------------------------- additions
 
 ADDITION = """
 from typing import Annotated, Optional

@@ -16,15 +16,22 @@ def test_a_sound_dataset(fib, maker):
     )
 
 
-def test_errors_are_findings(fib, maker):
+def test_errors_are_findings_in_a_table_and_in_json(fib, maker):
     maker.sound()
-    maker.solution("lost", definition="triple")
+    maker.raw("definitions/op/broken.json", '{"name": "x",\n "op_type": }')
     result = fib("validate", "--local", maker.root)
     assert result.exit_code == 1
     header, line = result.stdout.splitlines()
     assert header == "severity\tcheck\tplace\tmessage"
-    assert line.startswith("error\tsolutions\tsolutions/alice/op/triple/lost.json: definition\t")
+    assert line.startswith("error\tdefinitions\tdefinitions/op/broken.json:2\tnot valid JSON")
     assert "1 errors, 0 warnings" in result.stderr
+    result = fib("validate", "--json", "--local", maker.root)
+    assert result.exit_code == 1
+    (dataset,) = json.loads(result.stdout)["datasets"]
+    assert (dataset["errors"], dataset["counts"]["traces"]) == (1, 4)
+    (finding,) = dataset["findings"]
+    assert (finding["severity"], finding["check"]) == ("error", "definitions")
+    assert (finding["path"], finding["line"]) == ("definitions/op/broken.json", 2)
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--strict"], 1)])
@@ -35,50 +42,24 @@ def test_warnings_count_only_when_asked(fib, maker, flags, code):
     assert result.stdout.splitlines()[1].startswith("warning\t")
 
 
-def test_json(fib, maker):
-    maker.sound()
-    maker.raw("definitions/op/broken.json", '{"name": "x",\n "op_type": }')
-    result = fib("validate", "--json", "--local", maker.root)
-    assert result.exit_code == 1
-    (dataset,) = json.loads(result.stdout)["datasets"]
-    assert dataset["errors"] == 1
-    assert dataset["counts"]["traces"] == 4
-    (finding,) = dataset["findings"]
-    assert (finding["severity"], finding["check"]) == ("error", "definitions")
-    assert (finding["path"], finding["line"]) == ("definitions/op/broken.json", 2)
-
-
-def test_one_layer(fib, maker):
-    maker.sound()
-    maker.solution("lost", definition="triple")
-    maker.workload()
-    result = fib("validate", maker.root, "--layer", "workload")
-    assert result.exit_code == 0
-    (line,) = result.stdout.splitlines()[1:]
-    assert line.startswith("warning\tworkloads\t")
-
-
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "layers"),
     [
-        ["--layer", "workload", "solution"],
-        ["--checks", "workload,solution"],
-        ["--checks", "workload", "solution", "workload"],
-        ["--checks=workload", "--layers", "workload, solution"],
+        (["--layer", "workload"], ["workload"]),
+        (["--layer", "workload", "solution"], ["workload", "solution"]),
+        (["--checks", "workload", "solution", "workload"], ["workload", "solution"]),
+        (["--checks=workload", "--layers", "workload, solution"], ["workload", "solution"]),
     ],
 )
-def test_several_layers(fib, maker, flags):
+def test_layers(fib, maker, flags, layers):
     maker.sound()
-    maker.solution("lost", definition="triple")
-    maker.workload()
-    both = fib("validate", maker.root, "--json", *flags)
-    assert both.exit_code == 1
-    (dataset,) = json.loads(both.stdout)["datasets"]
-    assert dataset["layers"] == ["workload", "solution"]
-    assert {one["check"] for one in dataset["findings"]} == {"workloads", "solutions"}
-
-
-# ---------------------------------------------------------------------------- reports in files
+    maker.solution("lost", definition="triple")  # an error
+    maker.workload()  # a warning
+    result = fib("validate", maker.root, "--json", *flags)
+    assert result.exit_code == len(layers) - 1
+    (dataset,) = json.loads(result.stdout)["datasets"]
+    assert dataset["layers"] == layers
+    assert {one["check"] for one in dataset["findings"]} == {f"{one}s" for one in layers}
 
 
 def test_a_report_in_a_file_is_that_of_json(fib, maker, tmp_path):

@@ -1,6 +1,7 @@
 import errno
 import sys
 import time
+from types import ModuleType
 
 import pytest
 
@@ -146,63 +147,41 @@ class TestCleanup:
 SOURCE = "def run(x, y):\n    return x + y\n"
 
 
-PLUGIN = """
-from conftest_builder import CountingBuilder
-
-class {name}(CountingBuilder):
-    languages = {languages!r}
-    def __init__(self):
-        super().__init__("{name}")
-    def can_build(self, solution):
-        source = solution.sources[0].content
-        return solution.spec.language in self.languages and "not {name}" not in source
-"""
-
-
 class TestCatalog:
     """Builders that are named by string, as plugins do."""
 
     @pytest.fixture
-    def catalog(self, tmp_path, monkeypatch, builder):
-        """Return a function that makes a catalog of builders, each with its own module."""
-        monkeypatch.syspath_prepend(str(tmp_path))
-        stand_in = type(sys)("conftest_builder")
-        stand_in.CountingBuilder = type(builder)
-        monkeypatch.setitem(sys.modules, "conftest_builder", stand_in)
-        made = []
+    def catalog(self, monkeypatch, builder):
+        """Return a function that makes a catalog; builders decline sources that say so."""
+        module = ModuleType("fib_test_builders")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+        def of_name(name):
+            def can_build(self, solution):
+                return f"not {name}" not in solution.sources[0].content
+
+            return type(name, (type(builder),), {"can_build": can_build})
 
         def make(*records):
             specs = []
-            for name, handles, options in records:
-                module = f"fib_test_{name.lower()}_{len(made)}"
-                made.append(module)
-                source = options.pop("source", None) or PLUGIN.format(
-                    name=name, languages=[language for language, _ in handles]
-                )
-                (tmp_path / f"{module}.py").write_text(source)
-                factory = options.pop("factory", f"{module}:{name}")
-                specs.append(BuilderSpec(name=name, handles=handles, factory=factory, **options))
+            for name, options in records:
+                setattr(module, name, options.pop("made", None) or of_name(name))
+                common = {"handles": (("python", None),), "factory": f"fib_test_builders:{name}"}
+                specs.append(BuilderSpec(name=name, **{**common, **options}))
             return Catalog.of(*specs, distribution="fib-test", version="1.0")
 
-        yield make
-        for module in made:
-            sys.modules.pop(module, None)
+        return make
 
     @pytest.mark.parametrize(
         ("device", "source", "name"),
-        [
-            ("cuda:1", "", "b"),
-            (None, "", "b"),
-            ("cpu", "", "a"),
-            (None, "# not B\n", "a"),
-        ],
+        [("cuda:1", "", "b"), (None, "", "b"), ("cpu", "", "a"), (None, "# not B\n", "a")],
     )
     def test_priority_device_and_the_builder_s_word_decide(
         self, catalog, make_solution, device, source, name
     ):
         records = (
-            ("A", (("python", None),), {"priority": 10}),
-            ("B", (("python", "*"),), {"devices": ("cuda",)}),
+            ("A", {"priority": 10}),
+            ("B", {"handles": (("python", "*"),), "devices": ("cuda",)}),
         )
         registry = BuilderRegistry.from_catalog(catalog(*records), device=device)
         assert registry.builder_of(make_solution(source or SOURCE)) == name
@@ -210,7 +189,7 @@ class TestCatalog:
     @pytest.fixture
     def absent(self, monkeypatch):
         """Path of a probe that says no."""
-        module = type(sys)("fib_test_absent")
+        module = ModuleType("fib_test_absent")
         module.probe = lambda: Availability(False, "torch is not installed.", "pip install torch")
         monkeypatch.setitem(sys.modules, "fib_test_absent", module)
         return "fib_test_absent:probe"
@@ -219,9 +198,9 @@ class TestCatalog:
         self, catalog, definition, make_solution, absent
     ):
         records = (
-            ("A", (("python", None),), {}),
-            ("B", (("python", None),), {"priority": 10, "probe": absent}),
-            ("C", (("python", None),), {"devices": ("cuda",)}),
+            ("A", {}),
+            ("B", {"priority": 10, "probe": absent}),
+            ("C", {"devices": ("cuda",)}),
         )
         registry = BuilderRegistry.from_catalog(catalog(*records), device="cpu")
         with pytest.raises(BuildCapabilityError) as caught:
@@ -233,26 +212,24 @@ class TestCatalog:
         assert caught.value.hint == "pip install torch"
 
     @pytest.mark.parametrize(
-        ("source", "message"),
+        ("broken", "message"),
         [
-            ("import nowhere_xyz", r"fib-test 1.0 cannot be imported .*nowhere_xyz"),
-            ("A = dict", r"made a dict, not a .*compile\.Builder"),
+            ({"factory": "nowhere_xyz:A"}, r"fib-test 1.0 cannot be imported .*nowhere_xyz"),
+            ({"made": dict}, r"made a dict, not a .*compile\.Builder"),
         ],
     )
-    def test_a_plugin_that_is_broken(self, catalog, definition, make_solution, source, message):
-        registry = BuilderRegistry.from_catalog(
-            catalog(("A", (("python", None),), {"source": source}))
-        )
+    def test_a_plugin_that_is_broken(self, catalog, definition, make_solution, broken, message):
+        registry = BuilderRegistry.from_catalog(catalog(("A", broken)))
         with pytest.raises(BuildError, match=message):
             registry.build(definition, make_solution())
 
     def test_a_broken_builder_leaves_the_language_to_the_next(
         self, catalog, definition, make_solution, caplog
     ):
-        handles = (("python", None),)
-        broken = ("A", handles, {"source": "def A(): raise RuntimeError('no driver')"})
-        good = ("B", handles, {})
-        registry = BuilderRegistry.from_catalog(catalog(broken, good))
+        def broken():
+            raise RuntimeError("no driver")
+
+        registry = BuilderRegistry.from_catalog(catalog(("A", {"made": broken}), ("B", {})))
         for name in ("one", "two"):
             solution = make_solution(name=name)
             assert registry.build(definition, solution).metadata.build_type
@@ -264,7 +241,7 @@ class TestCatalog:
         self, catalog, definition, make_solution
     ):
         reset_default_registry()
-        reset_default_catalog(catalog(("A", (("python", None),), {})))
+        reset_default_catalog(catalog(("A", {})))
         try:
             registry = default_registry()
             assert BuilderRegistry.get_instance() is registry

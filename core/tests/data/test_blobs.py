@@ -17,24 +17,16 @@ POINTER = (
 )
 
 
-def safetensors(header, data=b"", length=None):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+def safetensors(header, data=b""):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "x.safetensors"
-
-
-# ----------------------------------------------------------------------------------------- pointers
-
-
-def test_pointers_are_told_from_files(path):
+def test_pointers_are_told_from_files(tmp_path):
+    path = tmp_path / "x.safetensors"
     path.write_text(POINTER)
     assert is_lfs_pointer(path)
     for content in (b"", b"version", safetensors({}), POINTER.encode() + b"x" * 2000):
@@ -45,19 +37,13 @@ def test_pointers_are_told_from_files(path):
 # -------------------------------------------------------------------------------------------- paths
 
 
-@pytest.mark.parametrize("name", ["blob/x", "./blob/x", "blob//x", "blob/../blob/x", "x"])
-def test_paths_inside(tmp_path, name):
-    found = resolve_blob(tmp_path, name)
-    assert found.is_relative_to(tmp_path.resolve())
-    assert found.name == "x"
-
-
 @pytest.mark.parametrize(
     "name", ["../x", "blob/../../x", "/etc/passwd", "", "a\0b", "..", "blob/../../dataset2/x"]
 )
 def test_paths_outside(tmp_path, name):
     root = tmp_path / "dataset"
     root.mkdir()
+    assert resolve_blob(root, "blob/../blob//x") == root.resolve() / "blob/x"
     with pytest.raises(UnsafePathError):
         resolve_blob(root, name)
 
@@ -128,22 +114,17 @@ def test_tensors_are_written_and_read(dataset, torch):
             assert torch.equal(read[key].float(), tensor.detach().float())
 
 
-def test_a_tensor_file_is_not_overwritten(dataset, torch):
-    trace_set = TraceSet.from_path(dataset)
-    trace_set.add_workload_blob_tensor(NAME, "u", {"a": torch.ones(1)})
-    with pytest.raises(ValueError, match="exists already"):
-        trace_set.add_workload_blob_tensor(NAME, "u", {"a": torch.zeros(1)})
-
-
-def test_the_identity_cannot_leave_the_folder(dataset, torch):
+def test_no_identity_leaves_the_folder_or_replaces_a_file(dataset, torch):
     trace_set = TraceSet.from_path(dataset)
     path = trace_set.add_workload_blob_tensor(NAME, "../../../evil", {"a": torch.ones(1)})
     assert path.startswith("blob/workloads/gemm/gemm_n8_k4/gemm_n8_k4_..%2F..%2F..%2Fevil")
+    with pytest.raises(ValueError, match="exists already"):
+        trace_set.add_workload_blob_tensor(NAME, "../../../evil", {"a": torch.zeros(1)})
     assert trace_set.get_workload_blob_tensor(path)["a"].item() == 1
 
 
 def test_tensors_of_what_is_no_tensor_file_are_not_read(dataset, torch, writer):
-    overlapping = safetensors({"a": entry(), "b": entry()}, b"\0" * 8)
+    overlapping = safetensors({"a": ENTRY, "b": ENTRY}, b"\0" * 8)
     for content, problem in (
         (overlapping, "not a readable safetensors file"),
         (POINTER, "Git LFS pointer"),

@@ -23,8 +23,6 @@ from flashinfer_bench.data import (
 from flashinfer_bench.data.jsonl import is_torn, read_records
 from flashinfer_bench.errors import DataError
 
-# ----------------------------------------------------------------------------------- single files
-
 
 def test_a_record_comes_back(make, tmp_path):
     for record in (make.definition(), make.solution(), make.trace(), make.trace(None)):
@@ -54,9 +52,6 @@ def test_deeply_nested_json_is_refused(tmp_path):
         load_json_file(Trace, path)
 
 
-# ------------------------------------------------------------------------------------- JSON lines
-
-
 def test_appending(make, tmp_path):
     path = tmp_path / "t.jsonl"
     append_jsonl_file([make.trace(uuid="a")], path)
@@ -64,9 +59,6 @@ def test_appending(make, tmp_path):
     append_jsonl_line(path, make.trace(uuid="d"))
     append_jsonl_file([], path)
     assert [trace.workload.uuid for trace in load_jsonl_file(Trace, path)] == ["a", "b", "c", "d"]
-
-
-# --------------------------------------------------------------------------- lines as they are met
 
 
 def records_of(path, content):
@@ -79,17 +71,12 @@ def path(tmp_path):
     return tmp_path / "x.jsonl"
 
 
-def test_a_pretty_printed_record_is_one_document(path):
-    record = {"a": [1, {"b": None}], "é": "ü"}
-    [(line, text)] = records_of(path, json.dumps(record, indent=2).encode())
-    assert line is None
-    assert json.loads(text) == record
-
-
-def test_a_pretty_printed_list_is_many_documents(path):
-    records = [{"a": 1}, {"b": 2}]
-    found = records_of(path, json.dumps(records, indent=1).encode())
-    assert [json.loads(text) for _, text in found] == records
+@pytest.mark.parametrize("record", [{"a": [1, {"b": None}], "é": "ü"}, [{"a": 1}, {"b": 2}]])
+def test_a_pretty_printed_file_is_one_document_or_a_list_of_them(path, record):
+    found = records_of(path, json.dumps(record, indent=2).encode())
+    assert {line for line, _ in found} == {None}
+    documents = [json.loads(text) for _, text in found]
+    assert documents == (record if isinstance(record, list) else [record])
 
 
 def test_a_broken_pretty_printed_record_is_refused_by_line(path):
@@ -107,22 +94,13 @@ def test_a_file_is_opened_once(path, content, monkeypatch):
     assert opened == [(path, "rb")]
 
 
-# ------------------------------------------------------------------------------------ torn lines
+TORN = (b'{"a": tr', b'{"a": "\\u00', b'{"a": "\xf0\x9f\x98', b'{"a": 1\0\0', b"\0\0", b' {"a"')
+WHOLE = (b"  ", b"{not json", b"{]", b'{"a": 1}}', b"text", b"[1, 2", b'"x', b"12", b'{"a" 1')
 
 
-@pytest.mark.parametrize(
-    "tail",
-    [b'{"a": tr', b'{"a": "\\u00', b'{"a": "\xf0\x9f\x98', b'{"a": 1\0\0\0\0', b"\0\0\0", b' {"a"'],
-)
-def test_beginnings_of_an_object_are_torn(tail):
-    assert is_torn(tail)
-
-
-@pytest.mark.parametrize(
-    "tail", [b"  ", b"{not json", b"{]", b'{"a": 1}}', b"text", b"[1, 2", b'"x', b"12", b'{"a" 1']
-)
-def test_anything_else_is_not(tail):
-    assert not is_torn(tail)
+@pytest.mark.parametrize("tail", TORN + WHOLE)
+def test_only_beginnings_of_an_object_are_torn(tail):
+    assert is_torn(tail) is (tail in TORN)
 
 
 def test_a_torn_line_is_left_out_with_a_warning(path, caplog):

@@ -15,13 +15,9 @@ from flashinfer_bench.data.layout import files, safe_segment
 ROOT = Path("/data")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gemm_n8_k4", "gpt-5-2025-08-07", "gemini-2.5-pro", "Jane Doe", "jane@example.org", "a+b=c,d",
-     "x..y", "UPPER", "a"],
-)  # fmt: skip
-def test_ordinary_names_stay(name):
-    assert safe_segment(name) == name
+def test_ordinary_names_stay():
+    for name in ("gpt-5-2025-08-07", "Jane Doe", "jane@example.org", "a+b=c,d", "x..y", "UPPER"):
+        assert safe_segment(name) == name
 
 
 @pytest.mark.parametrize(
@@ -57,9 +53,6 @@ def test_different_names_are_different_segments(one, two):
     assert (safe_segment(one) == safe_segment(two)) is (one == two)
 
 
-# ---------------------------------------------------------------------------------- finding files
-
-
 def touch(root, *paths):
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -73,9 +66,6 @@ def test_links_are_followed_once(tmp_path):
     (root / "loop").symlink_to(root)
     (root / "dangling.json").symlink_to(tmp_path / "none")
     assert files(root, ".json") == [root / "a.json", root / "linked/x.json"]
-
-
-# ------------------------------------------------------------------------------------- odd folders
 
 
 def test_links_that_lead_nowhere_are_told(tmp_path, caplog):

@@ -28,8 +28,6 @@ from flashinfer_bench.data import (
 )
 from flashinfer_bench.data.workload import derive_uuid
 
-# ------------------------------------------------------------------------------------ definition
-
 
 def old_definition(make):
     """One of 2025-07."""
@@ -61,9 +59,6 @@ def test_an_old_definition(make):
     assert again.axes["M"].parent == "batch"
 
 
-# -------------------------------------------------------------------------------------- solution
-
-
 def test_an_old_solution(make):
     record = make.solution_record(
         spec={"language": "Triton", "entry_point": "run", "build_commands": ["make"]}
@@ -92,9 +87,6 @@ def test_an_old_entry_point_in_one_of_several_files_is_refused(make):
     sources = [{"path": path, "content": "def run(): ..."} for path in ("a.py", "b.py")]
     with pytest.raises(ValidationError, match="file::symbol"):
         make.solution(sources=sources, spec={"entry_point": "run"})
-
-
-# ------------------------------------------------------------------------------ workload identity
 
 
 def old_workload(**changes):
@@ -171,9 +163,6 @@ def test_empty_objects_in_place_of_nothing(make, nothing):
     assert evaluation.performance is None
 
 
-# ----------------------------------------------------------------------------------------- trace
-
-
 @pytest.mark.parametrize(
     "nothing",
     [
@@ -208,62 +197,45 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=5,
 )
+EXTRA = st.dictionaries(TEXT, ANYTHING, max_size=2)
 
 
-def optional(strategy):
-    return st.none() | strategy
-
-
-# -------------------------------------------------------------------------------------- definitions
-
-AXIS_NAMES = st.sampled_from(["M", "N", "K", "batch size", "é"])
-AXES = st.dictionaries(
-    AXIS_NAMES,
-    st.fixed_dictionaries({"type": st.just("var")}, optional={"description": optional(TEXT)})
-    | st.fixed_dictionaries({"type": st.just("const"), "value": SIZES}),
-    min_size=1,
+AXES = ["M", "N", "K", "batch size", "é"]
+AXIS = st.fixed_dictionaries(
+    {"type": st.just("var")}, optional={"description": st.none() | TEXT}
+) | st.fixed_dictionaries({"type": st.just("const"), "value": SIZES})
+TENSORS = st.fixed_dictionaries(
+    {
+        "shape": st.none() | st.lists(st.sampled_from([*AXES, "7"]), max_size=3),
+        "dtype": st.sampled_from(list(DType)),
+    },
+    optional={"description": TEXT},
+)
+DEFINITIONS = st.builds(
+    Definition,
+    name=NAMES,
+    op_type=NAMES,
+    axes=st.fixed_dictionaries(dict.fromkeys(AXES, AXIS)),
+    inputs=st.dictionaries(NAMES.map("in {}".format), TENSORS, max_size=3),
+    outputs=st.dictionaries(NAMES.map("out {}".format), TENSORS, max_size=3),
+    reference=st.sampled_from(["def run(x): return x", "run = print"]),
+    tags=st.lists(NAMES, max_size=2),
+    description=st.none() | TEXT,
+    constraints=st.lists(st.sampled_from(["M == N + 1", "K % 2 == 0"]), max_size=2),
 )
 
 
-@st.composite
-def definitions(draw):
-    axes = draw(AXES)
-    shapes = optional(st.lists(st.sampled_from(sorted(axes)) | st.just("7"), max_size=3))
-    tensors = st.fixed_dictionaries(
-        {"shape": shapes, "dtype": st.sampled_from(list(DType))}, optional={"description": TEXT}
-    )
-    names = draw(st.lists(NAMES, min_size=2, max_size=5, unique=True))
-    split = draw(st.integers(0, len(names)))
-    return Definition(
-        name=draw(NAMES),
-        op_type=draw(NAMES),
-        axes=axes,
-        inputs={name: draw(tensors) for name in names[:split]},
-        outputs={name: draw(tensors) for name in names[split:]},
-        reference=draw(st.sampled_from(["def run(x): return x", "run = print"])),
-        tags=draw(st.lists(NAMES, max_size=2)),
-        description=draw(optional(TEXT)),
-        constraints=draw(st.lists(st.sampled_from(["M == N + 1", "K % 2 == 0"]), max_size=2)),
-    )
-
-
-@given(definitions())
+@given(DEFINITIONS)
 def test_definition(definition):
     assert from_json(to_json(definition), Definition) == definition
     assert Definition.model_validate(definition.model_dump()) == definition
     assert Definition.model_validate(definition.model_dump(mode="json")) == definition
 
 
-# ------------------------------------------------------------------------------------------- traces
-
+NUMBERS = st.booleans() | st.integers() | st.floats(allow_nan=False)
 INPUTS = (
     st.just({"type": "random"})
-    | st.fixed_dictionaries(
-        {
-            "type": st.just("scalar"),
-            "value": st.booleans() | st.integers() | st.floats(allow_nan=False),
-        }
-    )
+    | st.fixed_dictionaries({"type": st.just("scalar"), "value": NUMBERS})
     | st.fixed_dictionaries({"type": st.just("safetensors"), "path": NAMES, "tensor_key": NAMES})
 )
 WORKLOADS = st.builds(
@@ -273,53 +245,47 @@ WORKLOADS = st.builds(
     uuid=NAMES,
 )
 CORRECTNESS = st.builds(
-    Correctness,
-    max_relative_error=ERRORS,
-    max_absolute_error=ERRORS,
-    extra=optional(st.dictionaries(TEXT, ANYTHING, max_size=2)),
+    Correctness, max_relative_error=ERRORS, max_absolute_error=ERRORS, extra=st.none() | EXTRA
 )
 PERFORMANCE = st.builds(
     Performance,
     latency_ms=FINITE,
     reference_latency_ms=FINITE,
     speedup_factor=FINITE,
-    samples_ms=optional(st.lists(FINITE, max_size=4)),
+    samples_ms=st.none() | st.lists(FINITE, max_size=4),
 )
 PROVENANCE = st.builds(
     Provenance,
-    seed=optional(st.integers(0, 1 << 63)),
-    timer=optional(TEXT),
+    seed=st.none() | st.integers(0, 1 << 63),
+    timer=st.none() | TEXT,
     transient=st.booleans(),
-    wall_s=optional(FINITE),
-    extra=st.dictionaries(TEXT, ANYTHING, max_size=2),
+    wall_s=st.none() | FINITE,
+    extra=EXTRA,
 )
 
 
-@st.composite
-def evaluations(draw):
-    status = draw(st.sampled_from(["PASSED", "INCORRECT_NUMERICAL", "TIMEOUT", "COMPILE_ERROR"]))
-    return Evaluation(
-        status=status,
-        environment=Environment(
-            hardware=draw(NAMES), libs=draw(st.dictionaries(NAMES, TEXT, max_size=2))
-        ),
-        timestamp=draw(NAMES),
-        log=draw(TEXT),
-        correctness=draw(CORRECTNESS) if status in ("PASSED", "INCORRECT_NUMERICAL") else None,
-        performance=draw(PERFORMANCE) if status == "PASSED" else None,
-        provenance=draw(optional(PROVENANCE)),
+def evaluations(status, correctness, performance):
+    libs = st.dictionaries(NAMES, TEXT, max_size=2)
+    return st.builds(
+        Evaluation,
+        status=st.just(status),
+        environment=st.builds(Environment, hardware=NAMES, libs=libs),
+        timestamp=NAMES,
+        log=TEXT,
+        correctness=correctness,
+        performance=performance,
+        provenance=st.none() | PROVENANCE,
     )
 
 
-@st.composite
-def traces(draw):
-    solution = draw(optional(NAMES))
-    return Trace(
-        definition=draw(NAMES),
-        workload=draw(WORKLOADS),
-        solution=solution,
-        evaluation=None if solution is None else draw(evaluations()),
-    )
+EVALUATIONS = (
+    evaluations("PASSED", CORRECTNESS, PERFORMANCE)
+    | evaluations("INCORRECT_NUMERICAL", CORRECTNESS, st.none())
+    | evaluations("TIMEOUT", st.none(), st.none())
+)
+TRACES = st.builds(Trace, definition=NAMES, workload=WORKLOADS) | st.builds(
+    Trace, definition=NAMES, workload=WORKLOADS, solution=NAMES, evaluation=EVALUATIONS
+)
 
 
 def same(one, two):
@@ -333,7 +299,7 @@ def same(one, two):
     return one == two and type(one) is type(two)
 
 
-@given(traces())
+@given(TRACES)
 def test_trace(trace):
     plain = trace.model_dump()
     text = to_json(trace, indent=None)

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -19,13 +20,11 @@ from flashinfer_bench.errors import DataError, DatasetNotFoundError, DuplicateNa
 NAME = "gemm_n8_k4"
 
 
-def load(root):
-    return TraceSet.from_path(root)
+load = TraceSet.from_path
 
 
 def collect(root):
-    trace_set = TraceSet.from_path(root, on_error="collect")
-    return trace_set, [error.where for error in trace_set.load_errors]
+    return TraceSet.from_path(root, on_error="collect")
 
 
 def test_no_folder_is_no_dataset(tmp_path):
@@ -38,9 +37,6 @@ def test_no_folder_is_no_dataset(tmp_path):
 def test_the_default_is_the_dataset_of_the_environment(dataset, monkeypatch):
     monkeypatch.setenv("FIB_DATASET_PATH", str(dataset))
     assert TraceSet.from_path().root == dataset
-
-
-# ---------------------------------------------------------------------------------------- layouts
 
 
 def test_old_workloads_lie_below_traces(writer, make):
@@ -89,8 +85,9 @@ def break_everything(writer, make):
 
 def test_the_rest_stays_usable(dataset, writer, make):
     places, second = break_everything(writer, make)
-    trace_set, errors = collect(dataset)
-    assert sorted(errors) == sorted([*places.values(), second])
+    trace_set = collect(dataset)
+    errors = sorted(error.where for error in trace_set.load_errors)
+    assert errors == sorted([*places.values(), second])
     assert list(trace_set.definitions) == ["gemm_n8_k4"]
     assert len(trace_set.solutions["gemm_n8_k4"]) == 2
     assert len(trace_set.traces["gemm_n8_k4"]) == 5
@@ -143,8 +140,7 @@ def test_what_cannot_be_read_is_named(dataset, monkeypatch, place, named):
 
     monkeypatch.setattr(Path, "read_bytes", refusing(Path.read_bytes))
     monkeypatch.setattr(os, "scandir", refusing(os.scandir))
-    trace_set, _ = collect(dataset)
-    (error,) = trace_set.load_errors
+    (error,) = collect(dataset).load_errors
     assert str(error).startswith(f"{dataset / named}: ")
     assert "cannot be read" in str(error)
     assert "Permission denied" in str(error)
@@ -152,7 +148,7 @@ def test_what_cannot_be_read_is_named(dataset, monkeypatch, place, named):
         load(dataset).traces  # noqa: B018
 
 
-# ------------------------------------------------------------------------------ odd files, threads
+# ------------------------------------------------------------------------------ files, threads
 
 
 FILE = f"traces/gemm/{NAME}.jsonl"
@@ -160,9 +156,6 @@ FILE = f"traces/gemm/{NAME}.jsonl"
 
 def uuids(root):
     return [trace.workload.uuid for trace in TraceSet.from_path(root).traces[NAME]]
-
-
-# ---------------------------------------------------------------------------- one JSON document
 
 
 @pytest.mark.parametrize(
@@ -184,9 +177,6 @@ def test_adding_to_a_file_that_is_one_document(dataset, make, spelled):
     assert len(file.read_text().splitlines()) == len(before) + 1
 
 
-# ------------------------------------------------------------------------------ threads, processes
-
-
 def test_backups_at_the_same_moment_do_not_meet(dataset, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda _: "20260101_000000")
     trace_set = TraceSet.from_path(dataset)
@@ -197,45 +187,39 @@ def test_backups_at_the_same_moment_do_not_meet(dataset, monkeypatch):
     assert all((path / "gemm" / f"{NAME}.jsonl").read_bytes() == wanted for path in backups)
 
 
-def test_two_threads_that_ask_first_get_the_same_traces(dataset, monkeypatch):
-    """Else the later one would put its own reading in place of what was added since."""
-    real, reads = trace_set_module.load_traces, []
+@pytest.fixture
+def reads(monkeypatch):
+    """Each reading of traces, which takes its time."""
+    real, found = trace_set_module.load_traces, SimpleQueue()
 
     def slow(root, problems):
-        reads.append(root)
-        found = real(root, problems)
+        traces = real(root, problems)
+        found.put(root)
         time.sleep(0.1)
-        return found
+        return traces
 
     monkeypatch.setattr(trace_set_module, "load_traces", slow)
+    return found
+
+
+def test_two_threads_that_ask_first_get_the_same_traces(dataset, reads):
+    """Else the later one would put its own reading in place of what was added since."""
     trace_set = TraceSet.from_path(dataset)
     seen = at_once(4, lambda: trace_set.traces)
-    assert len(reads) == 1
+    assert reads.qsize() == 1
     assert all(traces is trace_set.traces for traces in seen)
 
 
-def test_traces_added_while_another_thread_reads_are_there_once(dataset, make, monkeypatch):
-    real, began = trace_set_module.load_traces, threading.Event()
-
-    def slow(root, problems):
-        found = real(root, problems)
-        began.set()
-        time.sleep(0.1)
-        return found
-
-    monkeypatch.setattr(trace_set_module, "load_traces", slow)
+def test_traces_added_while_another_thread_reads_are_there_once(dataset, make, reads):
     trace_set = TraceSet.from_path(dataset)
     reader = threading.Thread(target=lambda: trace_set.traces)
     reader.start()
-    began.wait()
+    reads.get()
     trace_set.add_traces([make.trace(uuid="meanwhile")])
     reader.join()
     in_memory = [trace.workload.uuid for trace in trace_set.traces[NAME]]
     assert in_memory.count("meanwhile") == 1
     assert in_memory == uuids(dataset)
-
-
-# ----------------------------------------------------------------------------- odd folders
 
 
 @pytest.mark.parametrize("ask", [TraceSet.run_rows, lambda loaded: loaded.traces])

@@ -11,11 +11,6 @@ from pydantic import ValidationError
 from flashinfer_bench.data import BuildSpec, CompileOptions, Solution, SourceFile
 
 
-def refused(record, match):
-    with pytest.raises(ValidationError, match=match):
-        Solution(**record)
-
-
 def spec(**changes):
     return BuildSpec(
         **{"language": "python", "target_hardware": ["cpu"], "entry_point": "a.py::run", **changes}
@@ -32,9 +27,6 @@ def test_it_cannot_be_changed(make):
         solution.sources[0].content = ""
 
 
-# ------------------------------------------------------------------------------------- languages
-
-
 @pytest.mark.parametrize("written", ["python", "Python", " PYTHON "])
 def test_languages_are_lower_case(written):
     assert spec(language=written).language == "python"
@@ -45,9 +37,6 @@ def test_languages_are_lower_case(written):
 )
 def test_bindings(written, read):
     assert spec(binding=written).binding == read
-
-
-# ----------------------------------------------------------------------------------- entry point
 
 
 @pytest.mark.parametrize(
@@ -63,39 +52,28 @@ def test_the_entry_file_may_be_spelled_with_a_dot(make):
     assert solution.get_entry_source().path == "main.py"
 
 
-# --------------------------------------------------------------------------------------- sources
-
-
 @pytest.mark.parametrize("again", ["main.py", "./main.py", "x/../main.py"])
 def test_no_path_comes_twice(make, again):
     sources = [{"path": path, "content": "x = 1"} for path in ("main.py", again)]
-    refused(make.solution_record(sources=sources), r"occurs twice|without '\.\.'")
+    with pytest.raises(ValidationError, match=r"occurs twice|without '\.\.'"):
+        make.solution(sources=sources)
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/etc/passwd", "../main.py", "a/../../main.py", "a/..", "C:\\main.py", "C:main.py",
-     "\\\\host\\share", "..\\main.py", "\\main.py", "a\0b"],
+    ("paths", "problem"),
+    [
+        (
+            ["/etc/passwd", "../main.py", "a/../../main.py", "a/..", "C:\\main.py", "C:main.py",
+             "\\\\host\\share", "..\\main.py", "\\main.py", "a\0b"],
+            "must be relative and without",
+        ),
+        (["", ".", "a/", "./"], "does not name a file|at least 1 character"),
+    ],
 )  # fmt: skip
-def test_paths_stay_in_the_folder(path):
-    with pytest.raises(ValidationError, match="must be relative and without"):
-        SourceFile(path=path, content="")
-
-
-@pytest.mark.parametrize("path", ["", ".", "a/", "./"])
-def test_paths_name_a_file(path):
-    with pytest.raises(ValidationError, match=r"does not name a file|at least 1 character"):
-        SourceFile(path=path, content="")
-
-
-# ---------------------------------------------------------------------------------------- digest
-
-
-def test_the_digest_does_not_depend_on_names(make):
-    digest = make.solution().hash()
-    assert make.solution("other").hash() == digest
-    assert make.solution(author="bob").hash() == digest
-    assert make.solution(description="text").hash() == digest
+def test_paths_name_a_file_in_the_folder(paths, problem):
+    for path in paths:
+        with pytest.raises(ValidationError, match=problem):
+            SourceFile(path=path, content="")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +92,9 @@ def test_the_digest_depends_on_what_is_built(make, changes):
     assert make.solution(**changes).hash() != make.solution().hash()
 
 
-def test_the_digest_does_not_depend_on_the_order_of_sources(make):
+def test_the_digest_depends_neither_on_names_nor_on_the_order_of_sources(make):
+    same = make.solution("other", author="bob", description="text")
+    assert same.hash() == make.solution().hash()
     sources = [{"path": "main.py", "content": "x"}, {"path": "b.py", "content": "y"}]
     forward, backward = make.solution(sources=sources), make.solution(sources=sources[::-1])
     assert forward.hash() == backward.hash()
@@ -131,92 +111,69 @@ def test_a_unique_name_tells_the_content(make):
 # --------------------------------------------------------------------------------- compile options
 
 
-RECORD = {
-    "name": "s",
-    "definition": "d",
-    "author": "a",
-    "spec": {
-        "language": "cuda",
-        "target_hardware": ["NVIDIA_H100"],
-        "entry_point": "k.cu::run",
-        "dependencies": ["cublas"],
-        "destination_passing_style": True,
-        "binding": "torch",
-    },
-    "sources": [{"path": "k.cu", "content": "// empty"}],
-}
+def test_without_them_the_digest_is_the_one_it_always_was(make):
+    record = make.solution_record()
+    sources = [[one["path"], one["content"]] for one in record["sources"]]
+    spec = {**record["spec"], "dependencies": [], "binding": None}
+    content = [record["definition"], spec, sources]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert make.solution().hash() == hashlib.sha256(text.encode()).hexdigest()
 
 
-def solution(options=None, **spec):
-    extra = {} if options is None else {"compile_options": options}
-    return Solution(**{**RECORD, "spec": {**RECORD["spec"], **extra, **spec}})
+@pytest.mark.parametrize("empty", [None, {}, {"cflags": []}, {"cflags": None}, {"other": 1}])
+def test_those_that_ask_for_nothing_are_none_and_not_written(make, empty):
+    made = make.solution(spec={"compile_options": empty})
+    assert made == make.solution()
+    assert made.hash() == make.solution().hash()
+    assert made.spec.compile_options is None
+    assert "compile_options" not in json.loads(made.to_json())["spec"]
+    assert "compile_options" not in made.model_dump()["spec"]
 
 
-class TestWithoutThem:
-    def test_the_digest_is_the_one_it_always_was(self):
-        content = ["d", RECORD["spec"], [["k.cu", "// empty"]]]
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        assert solution().hash() == hashlib.sha256(text.encode()).hexdigest()
-
-    @pytest.mark.parametrize("empty", [None, {}, {"cflags": []}, {"cflags": None}, {"other": 1}])
-    def test_those_that_ask_for_nothing_are_none_and_not_written(self, empty):
-        made = solution(compile_options=empty)
-        assert made == solution()
-        assert made.hash() == solution().hash()
-        assert made.spec.compile_options is None
-        assert "compile_options" not in json.loads(made.to_json())["spec"]
-        assert "compile_options" not in made.model_dump()["spec"]
+def test_they_are_read_and_written(make):
+    options = {
+        "cflags": ["-O3"],
+        "cuda_cflags": ["--use_fast_math"],
+        "ldflags": ["-lm"],
+        "include_paths": ["include", "/opt/x"],
+    }
+    made = make.solution(spec={"compile_options": options})
+    assert made.spec.compile_options == CompileOptions(**options)
+    assert json.loads(made.to_json())["spec"]["compile_options"] == options
+    assert Solution.model_validate_json(made.to_json()) == made
 
 
-OPTIONS = {
-    "cflags": ["-O3"],
-    "cuda_cflags": ["--use_fast_math"],
-    "ldflags": ["-lm"],
-    "include_paths": ["include", "/opt/x"],
-}
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ("-O2", "compile_options"),
+        (["-O2"], "compile_options"),
+        ({"cflags": 3}, "cflags"),
+        ({"cflags": [3]}, "cflags"),
+        ({"cflags": "an 'open quote"}, "cflags"),
+        ({"ldflags": {"a": "b"}}, "ldflags"),
+        ({"include_paths": [""]}, "include_paths"),
+    ],
+)
+def test_what_is_no_list_of_words_is_refused(wrong, field):
+    with pytest.raises(ValidationError, match=field):
+        spec(compile_options=wrong)
 
 
-class TestWithThem:
-    def test_they_are_read_and_written(self):
-        made = solution(OPTIONS)
-        assert made.spec.compile_options == CompileOptions(**OPTIONS)
-        assert json.loads(made.to_json())["spec"]["compile_options"] == OPTIONS
-        assert Solution.model_validate_json(made.to_json()) == made
-
-    @pytest.mark.parametrize(
-        ("wrong", "field"),
-        [
-            ("-O2", "compile_options"),
-            (["-O2"], "compile_options"),
-            ({"cflags": 3}, "cflags"),
-            ({"cflags": [3]}, "cflags"),
-            ({"cflags": "an 'open quote"}, "cflags"),
-            ({"ldflags": {"a": "b"}}, "ldflags"),
-            ({"include_paths": [""]}, "include_paths"),
-        ],
-    )
-    def test_what_is_no_list_of_words_is_refused(self, wrong, field):
-        with pytest.raises(ValidationError) as caught:
-            solution(wrong)
-        assert field in str(caught.value)
-
-
-class TestOtherSpellings:
-    @pytest.mark.parametrize(
-        ("written", "meant"),
-        [
-            ({"ld_flags": ["-lm"]}, {"ldflags": ["-lm"]}),
-            ({"extra_ldflags": ["-lm"]}, {"ldflags": ["-lm"]}),
-            ({"extra_cflags": ["-O2"]}, {"cflags": ["-O2"]}),
-            ({"extra_cuda_cflags": ["-G"]}, {"cuda_cflags": ["-G"]}),
-            ({"extra_include_paths": ["a"]}, {"include_paths": ["a"]}),
-            ({"include_dirs": ["a"]}, {"include_paths": ["a"]}),
-            ({"cflags": "-O2 '-DA=b c'"}, {"cflags": ["-O2", "-DA=b c"]}),
-            ({"extra_cflags": ""}, {}),
-            ({"cflags": ["-O2"], "extra_cflags": ["-O3"]}, {"cflags": ["-O2"]}),
-            ({"cflags": None, "ld_flags": None}, {}),
-        ],
-    )
-    def test_they_are_read(self, written, meant):
-        assert CompileOptions(**written) == CompileOptions(**meant)
-        assert solution(written) == solution(meant)
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({"ld_flags": ["-lm"]}, {"ldflags": ["-lm"]}),
+        ({"extra_ldflags": ["-lm"]}, {"ldflags": ["-lm"]}),
+        ({"extra_cflags": ["-O2"]}, {"cflags": ["-O2"]}),
+        ({"extra_cuda_cflags": ["-G"]}, {"cuda_cflags": ["-G"]}),
+        ({"extra_include_paths": ["a"]}, {"include_paths": ["a"]}),
+        ({"include_dirs": ["a"]}, {"include_paths": ["a"]}),
+        ({"cflags": "-O2 '-DA=b c'"}, {"cflags": ["-O2", "-DA=b c"]}),
+        ({"extra_cflags": ""}, {}),
+        ({"cflags": ["-O2"], "extra_cflags": ["-O3"]}, {"cflags": ["-O2"]}),
+        ({"cflags": None, "ld_flags": None}, {}),
+    ],
+)
+def test_other_spellings_of_them_are_read(written, meant):
+    assert spec(compile_options=written) == spec(compile_options=meant)

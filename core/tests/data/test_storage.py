@@ -21,9 +21,6 @@ def path(tmp_path):
     return tmp_path / "folder" / "x.jsonl"
 
 
-# -------------------------------------------------------------------------------------- appending
-
-
 def test_a_broken_last_line_stays_a_line_of_its_own(path):
     path.parent.mkdir()
     path.write_bytes(b"{broken")
@@ -60,9 +57,6 @@ def test_after_a_cut_anywhere_no_whole_record_is_lost(tmp_path_factory, records,
     assert sum(map(len, lines[: whole + 1])) > cut or whole == len(lines)
 
 
-# ---------------------------------------------------------------------------------- replacing files
-
-
 def test_a_file_is_written_as_a_whole(path):
     replace_file(path, b"one")
     replace_file(path, b"two")
@@ -78,11 +72,6 @@ def test_a_new_file_has_ordinary_permissions(path):
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
-
-# ---------------------------------------------------------------------- killed writers, full disks
-
-
-# ---------------------------------------------------------------------------------------- crashes
 
 # ------------------------------------------------------------------------------------- full disks
 

@@ -24,25 +24,17 @@ from flashinfer_bench.data import (
 from flashinfer_bench.data.trace import packed, rounded, unpacked
 from flashinfer_bench.data.trace_reader import TraceReader
 
-# -------------------------------------------------------------------------------------- workload
-
-
-# ------------------------------------------------------------------------------------ evaluation
-
 
 def test_a_status_is_its_text():
     assert f"{EvaluationStatus.TIMEOUT}" == str(EvaluationStatus.TIMEOUT) == "TIMEOUT"
 
 
 @pytest.mark.parametrize("value", [-1.0, -math.inf, math.nan, "1.0", None, True])
-def test_latencies_are_not_negative(value):
+def test_latencies_are_not_negative_and_speedups_finite(value):
     with pytest.raises(ValidationError, match="latency_ms"):
-        Performance(latency_ms=value, reference_latency_ms=1.0, speedup_factor=1.0)
-
-
-def test_a_speedup_is_finite():
+        Performance(latency_ms=value)
     with pytest.raises(ValidationError, match="speedup_factor"):
-        Performance(latency_ms=1.0, reference_latency_ms=math.inf, speedup_factor=math.inf)
+        Performance(speedup_factor=math.inf)
 
 
 def test_what_is_not_given_is_zero():
@@ -104,7 +96,6 @@ def test_words_for_numbers_may_be_in_lower_case(word):
 
 SINGLE = st.floats(min_value=0, max_value=2.0**127, width=32)
 DOUBLE = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
-TIMES = {"latency_ms": 1.0, "reference_latency_ms": 2.0, "speedup_factor": 2.0}
 
 
 def text_of(raw):
@@ -120,7 +111,7 @@ def test_single_precision_numbers_come_back_from_a_text(values):
 
 @given(st.lists(DOUBLE))
 def test_a_record_comes_back_exactly_whatever_its_numbers_are(values):
-    before = Performance(**TIMES, samples_ms=values, reference_samples_ms=values[:3])
+    before = Performance(samples_ms=values, reference_samples_ms=values[:3])
     assert Performance.model_validate_json(before.model_dump_json()) == before
 
 
@@ -131,8 +122,7 @@ def test_what_is_too_large_is_written_as_a_list():
 
 
 def test_lists_of_earlier_traces_are_read():
-    text = json.dumps({**TIMES, "samples_ms": [0.1, 2]})
-    assert Performance.model_validate_json(text).samples_ms == [0.1, 2.0]
+    assert Performance.model_validate_json('{"samples_ms": [0.1, 2]}').samples_ms == [0.1, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +143,7 @@ def test_other_texts_are_refused(text, problem):
     with pytest.raises(ValueError, match=problem):
         unpacked(text)
     with pytest.raises(ValidationError, match=problem):
-        Performance.model_validate_json(json.dumps({**TIMES, "samples_ms": text}))
+        Performance.model_validate_json(json.dumps({"samples_ms": text}))
 
 
 @given(st.text(), st.binary(max_size=40))
@@ -170,17 +160,13 @@ def test_no_text_ends_in_anything_but_samples_or_a_named_error(text, raw):
     ("dropped", "counted"),
     [
         (None, [1.0, 2.0, 3.0, 4.0]),
-        ([], [1.0, 2.0, 3.0, 4.0]),
-        ([(0, 1)], [2.0, 3.0, 4.0]),
-        ([(1, 3)], [1.0, 4.0]),
         ([(0, 2), (1, 3)], [4.0]),
         ([(3, 10**15)], [1.0, 2.0, 3.0]),
-        ([(10**15, 10**18)], [1.0, 2.0, 3.0, 4.0]),
-        ([(3, 1)], [1.0, 2.0, 3.0, 4.0]),
+        ([(10**15, 10**18), (3, 1)], [1.0, 2.0, 3.0, 4.0]),
     ],
 )
 def test_dropped_samples_do_not_count(dropped, counted):
-    record = Performance(**TIMES, samples_ms=[1.0, 2.0, 3.0, 4.0], dropped=dropped)
+    record = Performance(samples_ms=[1.0, 2.0, 3.0, 4.0], dropped=dropped)
     assert record.counted_ms == counted
 
 
@@ -188,7 +174,7 @@ def test_dropped_samples_do_not_count(dropped, counted):
 @pytest.mark.parametrize("value", [[2.0, 1.0], [1.0], [1.0, 2.0, 3.0], [-1.0, 1.0], ["a", 1.0], 3])
 def test_intervals_have_two_ends_in_order(field, value):
     with pytest.raises(ValidationError):
-        Performance.model_validate_json(json.dumps({**TIMES, field: value}))
+        Performance.model_validate_json(json.dumps({field: value}))
 
 
 # -------------------------------------------------------------------------------- as they are read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -12,17 +13,11 @@ from flashinfer_bench.errors import ConfigError, DataError, StorageError
 NAME = "gemm_n8_k4"
 
 
-# --------------------------------------------------------------------------------- solutions
-
-
 def test_solutions_added_to_the_dict_are_found(make):
     trace_set = TraceSet()
     assert trace_set.get_solution("alice_v1") is None
     trace_set.solutions[NAME] = [make.solution()]
     assert trace_set.get_solution("alice_v1") is trace_set.solutions[NAME][0]
-
-
-# --------------------------------------------------------------------------------- on disk
 
 
 def test_traces_are_read_when_asked_for(dataset):
@@ -34,23 +29,18 @@ def test_traces_are_read_when_asked_for(dataset):
     assert trace_set.traces is first
 
 
-@pytest.mark.parametrize("solution", ["alice_v1", None])
 @pytest.mark.parametrize("read_first", [True, False])
-def test_what_is_added_is_written(dataset, make, read_first, solution):
+def test_what_is_added_is_written(dataset, make, read_first):
     trace_set = TraceSet.from_path(dataset)
     if read_first:
         trace_set.traces  # noqa: B018
-    if solution is None:
-        trace = make.trace(None, uuid="new")
-        trace_set.add_workload_traces([trace])
-    else:
-        trace = make.trace(uuid="new", log="é\n")
-        trace_set.add_traces([trace])
+    workload, run = make.trace(None, uuid="new"), make.trace(uuid="new", log="é\n")
+    trace_set.add_workload_traces([workload])
+    trace_set.add_traces([run])
     again = TraceSet.from_path(dataset)
     for one in (trace_set, again):
-        groups = one.workloads if solution is None else one.traces
-        assert groups[NAME][-1] == trace
-        assert len(groups[NAME]) == (3 if solution is None else 4)
+        assert (one.workloads[NAME][-1], len(one.workloads[NAME])) == (workload, 3)
+        assert (one.traces[NAME][-1], len(one.traces[NAME])) == (run, 4)
     assert (again.workloads, again.traces) == (trace_set.workloads, trace_set.traces)
 
 
@@ -78,20 +68,16 @@ def test_the_format_on_disk_is_that_of_the_first_release_too(dataset, make):
     assert written == make.trace_record(uuid="new")
 
 
-def test_definitions_must_be_known(dataset, make):
+def test_what_does_not_fit_is_refused_with_all_that_comes_with_it(dataset, make):
     trace_set = TraceSet.from_path(dataset)
     with pytest.raises(DataError, match="no definition 'other' in the dataset"):
         trace_set.add_traces([make.trace(), make.trace(definition="other")])
-    assert len(trace_set.traces[NAME]) == 3
-    assert len(TraceSet.from_path(dataset).traces[NAME]) == 3
-
-
-def test_workloads_are_no_traces_of_runs(dataset, make):
-    trace_set = TraceSet.from_path(dataset)
     with pytest.raises(DataError, match="not a workload trace of 'gemm_n8_k4'"):
-        trace_set.add_traces([make.trace(None)])
+        trace_set.add_traces([make.trace(), make.trace(None)])
     with pytest.raises(DataError, match="not a run of 'gemm_n8_k4'"):
         trace_set.add_workload_traces([make.trace()])
+    for one in (trace_set, TraceSet.from_path(dataset)):
+        assert len(one.traces[NAME]) == 3
 
 
 def test_paths(dataset):
@@ -114,9 +100,6 @@ def test_a_set_in_memory_has_no_paths():
         trace_set.backup_traces()
 
 
-# --------------------------------------------------------------------------------- backup
-
-
 def test_a_backup_is_a_copy_beside_the_traces(dataset, make):
     trace_set = TraceSet.from_path(dataset)
     trace_set.add_traces([make.trace(uuid="new")])
@@ -130,8 +113,6 @@ def test_a_backup_is_a_copy_beside_the_traces(dataset, make):
 
 
 def test_a_backup_that_fails_leaves_nothing_behind(dataset, monkeypatch):
-    import shutil
-
     def fail(source, target, **options):
         target.mkdir()
         raise shutil.Error([("a", "b", "no space")])
@@ -143,9 +124,6 @@ def test_a_backup_that_fails_leaves_nothing_behind(dataset, monkeypatch):
     assert (dataset / "traces").is_dir()
 
 
-# --------------------------------------------------------------------------------- plain data
-
-
 def test_to_dict(dataset):
     plain = TraceSet.from_path(dataset).to_dict()
     assert list(plain) == ["definitions", "solutions", "workloads", "traces"]
@@ -154,9 +132,6 @@ def test_to_dict(dataset):
     assert plain["solutions"][NAME][0]["spec"]["language"] == "python"
     again = [Trace.model_validate(trace) for trace in plain["traces"][NAME]]
     assert again == TraceSet.from_path(dataset).traces[NAME]
-
-
-# -------------------------------------------------------------------------------- the best of them
 
 
 def traces_of(make, *speedups, **common):

@@ -6,7 +6,7 @@ import logging
 import sys
 import types
 from dataclasses import MISSING, fields
-from itertools import cycle
+from itertools import cycle, repeat
 
 import pytest
 
@@ -24,54 +24,22 @@ def record(kind, **changes):
     return spec(**{"name": "broken", "factory": "no_such_module:x", **own, **changes})
 
 
-def raises(kind):
-    raise ValueError("no such thing")
-
-
-def exits(kind):
-    sys.exit(3)
-
-
 def midway(kind):
     yield record(kind)
     raise KeyError("second")
 
 
-def endless(kind):
-    while True:
-        yield record(kind)
-
-
-def other_type(kind):
-    return [record("command" if kind != "command" else "report")]
-
-
-def no_record(kind):
-    return ["text"]
-
-
-def nothing(kind):
-    return None
-
-
-def twice(kind):
-    return [record(kind), record(kind, priority=1)]
-
-
-def bad_field(kind):
-    return [record(kind, priority="high")]
-
-
+# What a hook does, and what is said of it.
 WAYS = {
-    raises: "ValueError: no such thing",
-    exits: "it called sys.exit(3)",
-    midway: "KeyError: 'second'",
-    endless: "returned more than 1000 records",
-    other_type: "not a value of type CommandSpec",
-    no_record: "not a value of type str",
-    nothing: "must return an iterable",
-    twice: "more than once; both are refused",
-    bad_field: "Expected `int`, got `str` - at `priority`",
+    "raises": (lambda kind: [][0], "IndexError: list index out of range"),
+    "exits": (lambda kind: sys.exit(3), "it called sys.exit(3)"),
+    "midway": (midway, "KeyError: 'second'"),
+    "endless": (lambda kind: repeat(record(kind)), "returned more than 1000 records"),
+    "other type": (lambda kind: [record("report")], "not a value of type ReportSpec"),
+    "no record": (lambda kind: ["text"], "not a value of type str"),
+    "nothing": (lambda kind: None, "must return an iterable"),
+    "twice": (lambda kind: [record(kind), record(kind)], "more than once; both are refused"),
+    "bad field": (lambda kind: [record(kind, priority="high")], "Expected `int`, got `str`"),
 }
 
 
@@ -102,10 +70,12 @@ def status_in(catalog):
 
 @pytest.mark.parametrize(("kind", "way"), list(zip(KINDS, cycle(WAYS))))
 def test_a_broken_plugin_loses_only_itself(install, kind, way, caplog):
-    catalog = install(**{hook_of(kind): lambda: way(kind)})
+    hook, told = WAYS[way]
+    hooks = {hook_of(kind): lambda: hook(kind)}
+    catalog = install(**hooks)
     status = status_in(catalog)
     assert status.state == "broken"
-    assert WAYS[way] in status.reason
+    assert told in status.reason
     assert "broken" not in catalog.entries(kind).names
     assert catalog.find("command", "good").plugin == "fib_test_good"
     assert catalog.plugins[0].state == "ok"
@@ -114,7 +84,7 @@ def test_a_broken_plugin_loses_only_itself(install, kind, way, caplog):
     with pytest.raises(CapabilityError, match=r"fib_test_broken|registered by"):
         catalog.find(kind, "broken")
     with pytest.raises(PluginError):
-        install(strict=True, **{hook_of(kind): lambda: way(kind)})
+        install(strict=True, **hooks)
 
 
 def timers(*found):
@@ -169,9 +139,6 @@ def test_the_user_can_interrupt_a_hook(install, error):
 
     with pytest.raises(error):
         install(fib_register_timers=fib_register_timers)
-
-
-# ------------------------------------------------------------------ which hooks a plugin has
 
 
 def wrapping():

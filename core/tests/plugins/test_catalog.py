@@ -28,21 +28,11 @@ from flashinfer_bench.plugins.registry import Probe
 
 @pytest.fixture(autouse=True)
 def probes(monkeypatch):
-    """The module in which the records of this file have their probes; counts the calls."""
+    """The module in which the records of this file have their probes."""
     module = types.ModuleType("catalog_probes")
-    module.calls = []
-
-    def yes():
-        module.calls.append("yes")
-        return Availability(True)
-
-    def no():
-        module.calls.append("no")
-        return Availability(False, "no CUDA device.", "install the driver")
-
-    module.yes, module.no = yes, no
+    module.yes = lambda: Availability(True)
+    module.no = lambda: Availability(False, "no CUDA device.", "install the driver")
     monkeypatch.setitem(sys.modules, "catalog_probes", module)
-    return module
 
 
 YES, NO = "catalog_probes:yes", "catalog_probes:no"
@@ -64,8 +54,6 @@ def status(state, name="mojo", reason="failed to load: ImportError: no mojo", **
     fields = {"distribution": f"fib-builder-{name}", "version": "0.1", "target": name, **more}
     return PluginStatus(name=name, state=state, reason=reason, **fields)
 
-
-# ------------------------------------------------------------------ order
 
 names = st.text("abc", min_size=1, max_size=3)
 ranked = st.dictionaries(names, st.integers(-3, 3), max_size=12)
@@ -103,9 +91,6 @@ def test_a_name_is_in_the_catalog_exactly_if_it_is_claimed_once(claims):
     assert sum(len(each.claims) for each in catalog.conflicts) == len(claims) - len(once)
 
 
-# ------------------------------------------------------------------ find
-
-
 def test_find_names_what_there_is_and_what_is_near():
     catalog = Catalog.of(timer("cpu"), timer("cupti", priority=60))
     with pytest.raises(CapabilityError) as raised:
@@ -139,9 +124,6 @@ def test_find_names_the_plugins_that_might_have_provided_it(state, wanted, told,
     assert raised.value.hint == f"Run `fib plugins {hint}"
 
 
-# ------------------------------------------------------------------ builders
-
-
 def test_a_builder_is_selected_by_language_and_binding():
     catalog = Catalog.of(
         builder("torch", ("cuda", "torch"), ("cpp", "torch")),
@@ -151,6 +133,8 @@ def test_a_builder_is_selected_by_language_and_binding():
     assert catalog.select_builder("cuda").name == "tvm-ffi"
     assert catalog.select_builder("CUDA", "TVM-FFI").name == "tvm-ffi"
     assert catalog.select_builder("cpp", "other").name == "tvm-ffi"
+    with pytest.raises(CapabilityError, match="No builder for language 'cuda' with binding 'x'"):
+        catalog.select_builder("cuda", "x")
 
 
 def test_a_language_that_cannot_be_built_here_is_told_with_the_reasons():
@@ -168,39 +152,28 @@ def test_a_language_that_cannot_be_built_here_is_told_with_the_reasons():
     assert raised.value.hint == "install the driver"
 
 
-# ------------------------------------------------------------------ timers and executors
-
-
 def executor(name, *devices, **more):
     return ExecutorSpec(name=name, devices=devices or ("cpu",), factory="m:E", **more)
 
 
-class TestBuildersOfDevices:
-    @pytest.fixture
-    def catalog(self):
-        """A language that needs CUDA, and one that there is a way to interpret on the CPU."""
-        return Catalog.of(
-            builder("triton", ("triton", "*"), devices=("cuda",), priority=60),
-            builder("interpreter", ("triton", "*"), devices=("cpu",), probe=NO),
-            builder("cuda", ("cuda", None), devices=("cuda",)),
-            builder("cpp", ("cpp", None)),
-            distribution="fib-x",
-            version="1.0",
-        )
-
-    @pytest.mark.parametrize("device", ["cuda", "cuda:3", "CUDA", None])
-    def test_those_for_it_are_selected(self, catalog, device):
+def test_a_builder_is_selected_for_the_device():
+    """A language that needs CUDA, and one that there is a way to interpret on the CPU."""
+    catalog = Catalog.of(
+        builder("triton", ("triton", "*"), devices=("cuda",), priority=60),
+        builder("interpreter", ("triton", "*"), devices=("cpu",), probe=NO),
+        builder("cuda", ("cuda", None), devices=("cuda",)),
+        builder("cpp", ("cpp", None)),
+    )
+    for device in ("cuda", "cuda:3", "CUDA", None):
         assert catalog.select_builder("triton", device=device).name == "triton"
         assert catalog.select_builder("cpp", device=device).name == "cpp"
-
-    def test_none_is_for_it(self, catalog):
-        with pytest.raises(CapabilityError) as raised:
-            catalog.select_builder("cuda", solution="s", device="cpu")
-        assert raised.value.message == (
-            "No builder for language 'cuda' (solution 's') supports device 'cpu'. "
-            "cuda (fib-x 1.0) is for cuda."
-        )
-        assert raised.value.hint == "choose another device, such as cuda"
+    with pytest.raises(CapabilityError) as raised:
+        catalog.select_builder("cuda", solution="s", device="cpu")
+    assert raised.value.message == (
+        "No builder for language 'cuda' (solution 's') supports device 'cpu'. "
+        "cuda (given) is for cuda."
+    )
+    assert raised.value.hint == "choose another device, such as cuda"
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "CUDA:7"])
@@ -223,9 +196,6 @@ def test_a_named_one_is_not_replaced(device, name, told):
     with pytest.raises(CapabilityError) as raised:
         catalog.timers.for_device(device, name)
     assert raised.value.message == told
-
-
-# ------------------------------------------------------------------ evaluators
 
 
 def evaluator(name, **more):
@@ -259,9 +229,6 @@ def test_a_fallback_does_not_stand_in_for_one_that_is_refused():
         Catalog.of(evaluator("default"), *claims).select_evaluator(definition())
 
 
-# ------------------------------------------------------------------ loading, surveying
-
-
 @pytest.mark.parametrize(
     ("factory", "told"),
     [
@@ -284,18 +251,13 @@ def test_code_that_cannot_be_imported_names_its_distribution(factory, told, tmp_
 
 
 def test_a_survey_asks_every_probe_and_finds_what_cannot_be_used():
-    catalog = Catalog.build(
-        [
-            *Catalog.of(timer("a", probe=NO), builder("a", probe=NO), distribution="none"),
-            *Catalog.of(timer("b", probe=NO), timer("c", probe=YES), distribution="some"),
-        ],
-        [
-            PluginStatus(name="given", distribution="none"),
-            PluginStatus(name="given", distribution="some"),
-            PluginStatus(name="empty", distribution="none"),
-            status("broken"),
-        ],
-    )
+    entries = [
+        *Catalog.of(timer("a", probe=NO), builder("a", probe=NO), distribution="none"),
+        *Catalog.of(timer("b", probe=NO), timer("c", probe=YES), distribution="some"),
+    ]
+    origins = (("given", "none"), ("given", "some"), ("empty", "none"))
+    plugins = [PluginStatus(name=name, distribution=origin) for name, origin in origins]
+    catalog = dataclasses.replace(Catalog.build(entries), plugins=(*plugins, status("broken")))
     surveyed = catalog.survey()
     assert [each.state for each in surveyed] == ["unavailable", "ok", "ok", "broken"]
     assert surveyed[0].reason == "cannot be used here: no CUDA device."

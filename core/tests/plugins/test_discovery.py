@@ -4,78 +4,65 @@ from __future__ import annotations
 
 import logging
 import sys
+from types import ModuleType
 
 import pytest
 
 from fib_tests.threads import at_once
 from flashinfer_bench.errors import ConfigError, PluginError
 from flashinfer_bench.plugins import (
+    Availability,
     PluginStatus,
     Settings,
+    TimerSpec,
     default_catalog,
     discover,
+    hookimpl,
     reset_default_catalog,
 )
 from flashinfer_bench.plugins.manager import installed_sources, sources
 
-TIMER = "TimerSpec(name={name!r}, devices=('cpu',), factory='m:T'{more})"
-HOOK = """
-from flashinfer_bench.plugins import TimerSpec, hookimpl
-
-@hookimpl
-def fib_register_timers():
-    yield {timer}
-"""
-
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """Write modules where they can be imported; returns settings that load them and no others."""
-    monkeypatch.syspath_prepend(tmp_path)
+def plugin(monkeypatch):
+    """Make the plugin ``fib_test_plugin``, a module that registers timers of these names."""
+    module = ModuleType("fib_test_plugin")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("FIB_NO_PLUGINS", "1")
 
-    def write(settings=None, **modules):
-        for name, source in modules.items():
-            (tmp_path / f"{name}.py").write_text(source)
-        return Settings(no_plugins=True, modules=tuple(modules), **(settings or {}))
+    def make(*names, **more):
+        common = {"devices": ("cpu",), "factory": "m:T", **more}
+        records = [TimerSpec(name=name, **common) for name in names]
+        module.fib_register_timers = hookimpl(lambda: records)
+        return module
 
-    return write
-
-
-def timer(name, more=""):
-    return HOOK.format(timer=TIMER.format(name=name, more=more))
-
-
-def states(catalog):
-    return {plugin.name: plugin.state for plugin in catalog.plugins if plugin.state != "blocked"}
+    return make
 
 
-# ------------------------------------------------------------------ conflicts
+def state_of(catalog):
+    return next(each for each in catalog.plugins if each.name == "fib_test_plugin")
 
 
-def test_a_name_of_core_is_no_exception(place):
-    catalog = discover(place(fib_test_cpu=timer("cpu")))
-    assert states(catalog) == {"core": "broken", "fib_test_cpu": "broken"}
-    assert catalog.timers == ()
+def test_a_name_of_core_is_no_exception(plugin, monkeypatch):
+    plugin("cpu")
+    monkeypatch.setenv("FIB_PLUGINS", "fib_test_plugin")
+    catalog = discover()
     core = catalog.plugins[0]
+    assert state_of(catalog).state == core.state == "broken"
+    assert catalog.timers == ()
     assert ("timer", "cpu") not in core.records
     assert ("executor", "fork") in core.records
 
 
-# ------------------------------------------------------------------ probes
+def test_records_that_name_one_probe_share_its_answer(plugin):
+    calls = []
 
+    def check():
+        calls.append(1)
+        return Availability(False, f"call {len(calls)}")
 
-def test_records_that_name_one_probe_share_its_answer(place):
-    more = ", probe='fib_test_shared:check'"
-    source = (
-        timer("one", more)
-        + f"    yield {TIMER.format(name='two', more=more)}\n"
-        + "calls = []\n"
-        + "def check():\n"
-        + "    from flashinfer_bench.plugins import Availability\n"
-        + "    calls.append(1)\n"
-        + "    return Availability(False, f'call {len(calls)}')\n"
-    )
-    catalog = discover(place(fib_test_shared=source))
+    plugin("one", "two", probe="fib_test_plugin:check").check = check
+    catalog = discover(Settings(no_plugins=True, modules=("fib_test_plugin",)))
     for name in ("one", "two", "one"):
         assert catalog.find("timer", name).availability().reason == "call 1"
 
@@ -83,11 +70,10 @@ def test_records_that_name_one_probe_share_its_answer(place):
 # ------------------------------------------------------------------ the catalog of the process
 
 
-def test_resetting_reads_the_environment_anew(place, monkeypatch):
-    place(fib_test_reset=timer("late"))
-    monkeypatch.setenv("FIB_NO_PLUGINS", "1")
+def test_resetting_reads_the_environment_anew(plugin, monkeypatch):
+    plugin("late")
     first = default_catalog()
-    monkeypatch.setenv("FIB_PLUGINS", "fib_test_reset")
+    monkeypatch.setenv("FIB_PLUGINS", "fib_test_plugin")
     assert default_catalog() is first
     reset_default_catalog()
     assert default_catalog().find("timer", "late")
@@ -98,22 +84,18 @@ def test_threads_get_the_same_catalog(monkeypatch):
     assert len({id(catalog) for catalog in at_once(6, default_catalog)}) == 1
 
 
-def test_a_plugin_that_asks_for_the_catalog_while_being_loaded_is_broken(place, monkeypatch):
-    place(
-        fib_test_early="from flashinfer_bench.plugins import default_catalog\ndefault_catalog()\n"
-    )
-    monkeypatch.setenv("FIB_NO_PLUGINS", "1")
-    monkeypatch.setenv("FIB_PLUGINS", "fib_test_early")
+def test_a_plugin_that_asks_for_the_catalog_while_being_loaded_is_broken(plugin, monkeypatch):
+    plugin().fib_register_timers = hookimpl(lambda: default_catalog().timers)
+    monkeypatch.setenv("FIB_PLUGINS", "fib_test_plugin")
     catalog = default_catalog()
-    status = next(plugin for plugin in catalog.plugins if plugin.name == "fib_test_early")
-    assert "default_catalog() was called by a plugin that is still being loaded" in status.reason
+    told = "default_catalog() was called by a plugin that is still being loaded"
+    assert told in state_of(catalog).reason
     assert default_catalog() is catalog
 
 
-def test_a_failed_discovery_is_tried_again(place, monkeypatch):
-    place(fib_test_retry="raise ValueError")
+def test_a_failed_discovery_is_tried_again(monkeypatch):
     monkeypatch.setenv("FIB_NO_PLUGINS", "1")
-    monkeypatch.setenv("FIB_PLUGINS", "fib_test_retry")
+    monkeypatch.setenv("FIB_PLUGINS", "fib_test_missing")
     monkeypatch.setenv("FIB_STRICT_PLUGINS", "1")
     for _ in range(2):
         with pytest.raises(PluginError):
@@ -122,17 +104,9 @@ def test_a_failed_discovery_is_tried_again(place, monkeypatch):
     assert default_catalog().find("timer", "cpu")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("FIB_NO_PLUGINS", "perhaps"),
-        ("FIB_STRICT_PLUGINS", "2"),
-        ("FIB_PROBE_TIMEOUT_S", "soon"),
-    ],
-)
-def test_a_variable_that_makes_no_sense_is_an_error_and_no_default(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=name):
+def test_a_variable_that_makes_no_sense_is_an_error_and_no_default(monkeypatch):
+    monkeypatch.setenv("FIB_PROBE_TIMEOUT_S", "soon")
+    with pytest.raises(ConfigError, match="FIB_PROBE_TIMEOUT_S"):
         default_catalog()
 
 
@@ -202,17 +176,11 @@ def test_core_first_then_installed_then_named(site):
     assert names == ["core", "installed", "b_module", "a_module"]
 
 
-# ------------------------------------------------------------------ importing
-
-
 @pytest.mark.parametrize("target", ["a b", "a:", ":b", "..b"])
 def test_a_target_of_another_form_is_broken(target):
     catalog = discover(Settings(no_plugins=True, modules=(target,)))
     reason = next(each.reason for each in catalog.plugins if each.target == target)
     assert reason.startswith("failed to load: ")
-
-
-# ------------------------------------------------------------------ what is blocked
 
 
 @pytest.mark.parametrize(

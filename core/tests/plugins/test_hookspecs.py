@@ -48,9 +48,6 @@ def test_the_example_of_a_lifecycle_hook_is_one(hook):
     assert parameters <= set(inspect.signature(getattr(hookspecs, hook)).parameters)
 
 
-# ------------------------------------------------------------------------------ core's own records
-
-
 CORE = discover(Settings(no_plugins=True))
 
 

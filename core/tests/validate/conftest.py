@@ -1,2 +1,1 @@
 from fib_tests.cli import maker
-from fib_tests.findings import defined

@@ -1,4 +1,4 @@
-"""Validating a dataset: reports, layers, what cannot be read, and several processes."""
+"""Validating a dataset: layers, what cannot be read, processes; more in ``test_mistakes``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import pytest
 
 from fib_tests.dataset_maker import DatasetMaker
-from fib_tests.findings import findings, only
-from flashinfer_bench.errors import CapabilityError, DatasetNotFoundError, SelectionError
-from flashinfer_bench.validate import Severity, known_checks, known_layers, validate_dataset
+from fib_tests.findings import findings
+from flashinfer_bench.errors import CapabilityError
+from flashinfer_bench.validate import known_checks, known_layers, validate_dataset
 
 LAYERS = known_layers()
 
@@ -23,29 +23,6 @@ def test_a_sound_dataset_has_no_findings_and_stays_as_it_is(maker):
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_what_is_no_dataset(tmp_path):
-    with pytest.raises(DatasetNotFoundError, match="does not exist"):
-        validate_dataset(tmp_path / "nowhere")
-    assert not (tmp_path / "nowhere").exists()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DatasetNotFoundError, match="not a folder"):
-        validate_dataset(tmp_path / "file")
-    with pytest.raises(SelectionError, match="is empty"):
-        validate_dataset(tmp_path)
-
-
-def test_unparsable_json_names_file_and_line(maker):
-    maker.sound()
-    maker.raw("definitions/op/broken.json", '{\n  "name": "broken",\n  oops\n}')
-    maker.raw("solutions/x/broken.json", "[1, 2")
-    with (maker.root / "traces/op/double.jsonl").open("a") as file:
-        file.write('{"definition": }\n')
-    found = {(f.check, str(f.path), f.line) for f in validate_dataset(maker.root).errors}
-    assert ("definitions", "definitions/op/broken.json", 3) in found
-    assert ("traces", "traces/op/double.jsonl", 5) in found
-    assert any(path == "solutions/x/broken.json" for _, path, _ in found)
-
-
 def test_the_rest_of_a_broken_file_is_still_checked(maker):
     maker.sound()
     path = maker.root / "workloads/op/double.jsonl"
@@ -54,27 +31,6 @@ def test_the_rest_of_a_broken_file_is_still_checked(maker):
     report = validate_dataset(maker.root)
     assert [(f.line, f.check) for f in report.findings] == [(2, "workloads")]
     assert report.counts["workloads"] == 2
-
-
-def test_a_wrong_field_is_named(maker):
-    maker.sound()
-    maker.definition("negative", axes={"N": {"type": "const", "value": -1}})
-    (finding,) = validate_dataset(maker.root).errors
-    assert finding.field == "axes.N.value"
-    assert finding.severity is Severity.ERROR
-    assert finding.where == "definitions/op/negative.json: axes.N.value"
-
-
-def test_an_unfinished_last_line_is_a_warning(maker):
-    maker.sound()
-    path = maker.root / "traces/op/double.jsonl"
-    whole = path.read_text()
-    path.write_text(whole + whole.splitlines()[0][:100])
-    report = validate_dataset(maker.root)
-    assert report.errors == ()
-    (finding,) = report.warnings
-    assert "is unfinished" in finding.message
-    assert report.counts["traces"] == 4
 
 
 def test_a_file_that_cannot_be_read_is_a_finding(maker):
@@ -120,9 +76,6 @@ def test_findings_are_in_the_order_of_the_checks_then_of_place(maker):
     assert {check for check, _, _ in found} == {"layout", "definitions", "solutions", "workloads"}
 
 
-# --------------------------------------------------------------------------------------- layers
-
-
 @pytest.fixture(scope="module")
 def broken_everywhere(tmp_path_factory):
     maker = DatasetMaker(tmp_path_factory.mktemp("broken"))
@@ -143,9 +96,6 @@ def test_a_layer_has_the_findings_of_its_checks(broken_everywhere, layer):
     assert report.layers == (layer,)
     # Records are read only where they are needed.
     assert ("traces" in report.counts) is (layer not in ("layout", "definition", "solution"))
-
-
-# ---------------------------------------------------------------------------- several processes
 
 
 def test_two_processes_find_what_one_finds(maker):
@@ -185,93 +135,83 @@ def test_a_killed_process_is_told(maker, tmp_path, monkeypatch):
 # -------------------------------------------------------------------------------------- the checks
 
 
-def test_definitions_must_be_there(maker):
+def said(maker, check):
+    """Return the beginning of what a check finds: severity, place and message."""
+    found = findings(maker, check)
+    return [f"{f.severity.value} {f.where}: {f.message}".split(";")[0] for f in found]
+
+
+def test_the_folders(maker):
     maker.solution()
-    finding = only(maker, "layout")
-    assert finding.severity.value == "error"
-    assert "missing" in finding.message
-
-
-def test_a_file_in_place_of_a_folder(maker):
+    assert said(maker, "layout") == ["error definitions: the folder is missing"]
     maker.definition()
     (maker.root / "traces").write_text("")
-    assert only(maker, "layout").message == "must be a folder"
+    assert said(maker, "layout") == ["error traces: must be a folder"]
 
 
-@pytest.mark.parametrize(
-    ("path", "ignored"),
-    [
-        ("definitions/op/notes.txt", True),
-        ("traces/op/old.jsonl.gz", True),
-        ("definitions/.DS_Store", False),
-    ],
-)
-def test_files_that_no_reader_looks_at(maker, path, ignored):
+def test_files_that_no_reader_looks_at(maker):
     maker.sound()
-    maker.raw(path, "")
-    assert [str(f.path) for f in findings(maker, "layout")] == ([path] if ignored else [])
+    for path in ("definitions/op/notes.txt", "traces/op/old.jsonl.gz", "definitions/.DS_Store"):
+        maker.raw(path, "")
+    assert said(maker, "layout") == [
+        "warning definitions/op/notes.txt: ignored: only files ending in .json are read in "
+        "definitions",
+        "warning traces/op/old.jsonl.gz: ignored: only files ending in .jsonl and .json are read "
+        "in traces",
+    ]
 
 
 def test_links_that_lead_out_of_the_dataset(maker, tmp_path):
-    maker.sound()
-    (tmp_path / "elsewhere.json").write_text(
-        (maker.root / "definitions/op/double.json").read_text().replace('"double"', '"linked"')
-    )
-    (maker.root / "definitions/op/linked.json").symlink_to(tmp_path / "elsewhere.json")
-    (maker.root / "definitions/op/inside.txt").symlink_to("double.json")
-    found = {str(f.path): f.message for f in findings(maker, "layout")}
-    assert "leads out" in found["definitions/op/linked.json"]
-    assert "leads out" not in found.get("definitions/op/inside.txt", "")
+    double = maker.sound().root / "definitions/op/double.json"
+    (tmp_path / "elsewhere.json").write_text(double.read_text().replace('"double"', '"linked"'))
+    double.with_name("linked.json").symlink_to(tmp_path / "elsewhere.json")
+    double.with_name("inside.json").symlink_to("double.json")
+    assert said(maker, "layout") == [
+        "warning definitions/op/linked.json: the link leads out of the dataset"
+    ]
 
 
-def test_two_definitions_of_one_name(maker):
-    maker.sound()
-    maker.raw(
-        "definitions/other/double.json", (maker.root / "definitions/op/double.json").read_text()
-    )
-    error = next(f for f in findings(maker, "definitions") if f.severity.value == "error")
-    assert error.field == "name"
-    assert "another definition is named 'double'" in error.message
-    assert "definitions/op/double.json" in error.message
-
-
-def test_a_definition_in_a_file_of_another_name(maker):
+def test_names_of_definitions(maker):
     path = maker.definition()
-    path.rename(path.with_name("other.json"))
-    assert "should be named double.json" in only(maker, "definitions").message
+    maker.raw("definitions/op/triple.json", path.read_text())
+    assert said(maker, "definitions") == [
+        "error definitions/op/triple.json: name: another definition is named 'double': "
+        "definitions/op/double.json",
+        "warning definitions/op/triple.json: name: the file should be named double.json",
+    ]
 
 
 def test_solutions_and_their_names(maker):
     maker.sound()
     maker.solution("alice_double", author="bob")
     maker.solution("lost", definition="triple", file="other")
-    lost, file, twice = findings(maker, "solutions")
-    assert "another solution is named 'alice_double'" in twice.message
-    assert (lost.field, lost.severity.value) == ("definition", "error")
-    assert "should be named lost.json" in file.message
-    assert (twice.severity.value, file.severity.value) == ("error", "warning")
+    other = "solutions/alice/op/triple/other.json"
+    assert said(maker, "solutions") == [
+        f"error {other}: definition: no definition 'triple' in the dataset",
+        f"warning {other}: name: the file should be named lost.json",
+        "error solutions/bob/op/double/alice_double.json: name: another solution is named "
+        "'alice_double': solutions/alice/op/double/alice_double.json",
+    ]
 
 
-def test_a_workload_of_no_definition(defined):
-    defined.workload("triple")
-    finding = only(defined, "workloads")
-    assert (finding.line, finding.field, finding.severity.value) == (1, "definition", "error")
-
-
-def test_a_workload_twice(defined):
-    defined.definition("triple")
-    defined.workload("triple", uuid="same")  # that of another definition
+def test_workloads_and_their_uuids(maker):
+    maker.definition()
+    maker.workload("triple", uuid="same")  # that of another definition
     for size in (1, 1, 2):
-        defined.workload(uuid="same", axes={"N": size})
-    equal, other = findings(defined, "workloads")
-    assert (equal.line, equal.severity.value) == (2, "warning")
-    assert "workloads/op/double.jsonl:1" in equal.message
-    assert (other.field, other.severity.value) == ("workload.uuid", "error")
+        maker.workload(uuid="same", axes={"N": size})
+    double, triple = (f"workloads/op/{name}.jsonl" for name in ("double", "triple"))
+    assert said(maker, "workloads") == [
+        f"warning {double}:2: workload.uuid: duplicate of the workload at {double}:1",
+        f"error {double}:3: workload.uuid: another workload at {double}:1 has this uuid",
+        f"error {triple}:1: definition: no definition 'triple' in the dataset",
+    ]
 
 
 def test_a_trace_of_no_definition(maker):
     maker.sound()
     maker.trace(definition="triple")
-    errors = validate_dataset(maker.root).errors
-    assert {f.field for f in errors} == {"definition", "solution"}
-    assert "'alice_double' is a solution of 'double'" in errors[1].message
+    assert said(maker, "traces") == [
+        "error traces/op/triple.jsonl:1: definition: no definition 'triple' in the dataset",
+        "error traces/op/triple.jsonl:1: solution: 'alice_double' is a solution of 'double', "
+        "not of 'triple'",
+    ]

@@ -103,16 +103,14 @@ def discovered_commands() -> tuple[Listed, ...]:
         catalog = discover(replace(settings, strict=False))
     if not settings.strict:
         reset_default_catalog(catalog, replace=False)
-    commands = tuple(
-        Listed(entry.name, entry.spec.factory, entry.spec.summary, entry.origin)
-        for entry in catalog.commands
-    )
-    taken = {each.name for each in commands}
-    commands += tuple(
-        Listed(name, f"{_REPORTS}.{entry.name}", entry.spec.summary, entry.origin)
-        for entry in catalog.reports
-        if (name := f"report {entry.name}") not in taken
-    )
+    found = {
+        one.name: Listed(one.name, one.spec.factory, one.spec.summary, one.origin)
+        for one in catalog.commands
+    }
+    for one in catalog.reports:
+        name, factory = f"report {one.name}", f"{_REPORTS}.{one.name}"
+        found.setdefault(name, Listed(name, factory, one.spec.summary, one.origin))
+    commands = tuple(found.values())
     # A broken plugin may be repaired by something that the key does not cover.
     if all(status.state != "broken" for status in catalog.plugins):
         files = [[path, _stamp(path)] for path in sorted(_files_of(catalog))]

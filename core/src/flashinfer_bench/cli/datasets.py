@@ -143,7 +143,7 @@ def open_datasets(local: Optional[Sequence[Path]], hub: Optional[str] = None) ->
     roots = dataset_roots(local, hub)
     sets = [TraceSet.from_path(root, on_error="collect") for root in roots]
     errors = tuple(error for one in sets for error in one.load_errors)
-    tell_broken(list(map(_line, errors)))
+    tell_broken([f"{error.where}: {error.message}" for error in errors])
     trace_set = sets[0] if len(sets) == 1 else _merged(sets)
     opened = OpenedDataset(trace_set, roots, errors)
     if not (trace_set.definitions or trace_set.run_source.names()):
@@ -159,10 +159,6 @@ def _merged(sets: list[TraceSet]) -> TraceSet:
         raise CapabilityError(f"cannot merge several datasets: {error}", hint=hint) from error
     merged: TraceSet = merge_trace_sets(sets)
     return merged
-
-
-def _line(error: DataError) -> str:
-    return f"{error.where}: {error.message}"
 
 
 def tell_broken(lines: Sequence[str]) -> None:

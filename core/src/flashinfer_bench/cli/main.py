@@ -108,56 +108,26 @@ def root(
 # ------------------------------------------------------- from an exception to an exit code
 
 # The first entry that matches is used, so subclasses come before their bases.
-_CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
-    ((KeyboardInterrupt, typer.Abort), ExitCode.INTERRUPTED),
-    ((BrokenPipeError,), ExitCode.BROKEN_PIPE),
+_CODES: tuple[tuple[tuple[type[errors.FibError], ...], ExitCode], ...] = (
     ((errors.ConfigError, errors.DatasetNotFoundError), ExitCode.USAGE),
     ((errors.DataError, errors.BuildError), ExitCode.FINDINGS),
     ((errors.CapabilityError, errors.PluginError, errors.StorageError), ExitCode.CAPABILITY),
     ((errors.TimingError, errors.RunnerError), ExitCode.CAPABILITY),
 )
-
-
-def exit_code_of(exc: BaseException) -> ExitCode:
-    """Return the exit code for an exception; `INTERNAL` if it was not raised on purpose."""
-    if isinstance(exc, errors.SelectionError):
-        return ExitCode.USAGE if exc.unknown else ExitCode.NOTHING_SELECTED
-    if _is_usage_error(exc):
-        return ExitCode.USAGE
-    if isinstance(exc, OSError) and exc.errno in MISNAMED:
-        return ExitCode.USAGE
-    for kinds, code in _CODES:
-        if isinstance(exc, kinds):
-            return code
-    return ExitCode.CAPABILITY if _is_full_output(exc) or _lacking(exc) else ExitCode.INTERNAL
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def report_failure(exc: BaseException) -> ExitCode:
     """Print to stderr what went wrong and what to do next; return the exit code."""
-    code = exit_code_of(exc)
+    code, message, hint = explain(exc)
+    if type(exc) is BrokenPipeError or (type(exc) is OSError and exc.errno in _FULL):
+        discard_output()
     if code is ExitCode.BROKEN_PIPE:
-        discard_output()
         return code
-    if code is ExitCode.INTERRUPTED:
-        talk("interrupted")
-    elif _is_usage_error(exc):
-        if like := getattr(exc, "possibilities", None):  # Typer lists all similar options, sorted
-            exc.possibilities = get_close_matches(str(getattr(exc, "option_name", "")), like, n=1)  # type: ignore[attr-defined]
-        message, context = exc.format_message(), getattr(exc, "ctx", None)  # type: ignore[attr-defined]
-        if type(exc).__name__ == "NoArgsIsHelpError":
-            talk(message)
-        else:
-            _tell(message, f"try '{context.command_path} --help'" if context else None)
-    elif _is_full_output(exc):
-        discard_output()
-        _tell(f"cannot write the output: {exc}", "free some space on the disk that it goes to")
-    elif lacking := _lacking(exc):
-        _tell(*lacking)
-    elif isinstance(exc, errors.FibError):
-        where = exc.where if isinstance(exc, errors.DataError) else ""
-        _tell(f"{where}: {exc.message}" if where else exc.message, exc.hint)
-    else:
-        _tell(f"internal error: {type(exc).__name__}: {exc}", _REPORT_IT)
+    talk(message)
+    if hint:
+        talk(f"hint: {hint}")
     if _wants_traceback():
         import traceback
 
@@ -165,13 +135,51 @@ def report_failure(exc: BaseException) -> ExitCode:
     return code
 
 
-_REPORT_IT = "this is a bug; run it again with FIB_TRACEBACK=1 and report what it prints"
+def explain(exc: BaseException) -> tuple[ExitCode, str, Optional[str]]:
+    """Return the exit code for an exception, with a message and a hint."""
+    cause = exc.__cause__ if isinstance(exc, errors.PluginError) else exc
+    if isinstance(cause, ModuleNotFoundError) and cause.name in ("fcntl", "pwd", "resource"):
+        told = f"error: this command needs Linux or macOS ({cause})"
+        return ExitCode.CAPABILITY, told, "on Windows, use WSL 2"
+    if isinstance(exc, errors.FibError):
+        where = exc.where if isinstance(exc, errors.DataError) else ""
+        message = f"{where}: {exc.message}" if where else exc.message
+        return _code_of(exc), f"error: {message}", exc.hint
+    if isinstance(exc, (KeyboardInterrupt, typer.Abort)):
+        return ExitCode.INTERRUPTED, "interrupted", None
+    if isinstance(exc, BrokenPipeError):
+        return ExitCode.BROKEN_PIPE, "", None
+    # The classes of Typer's usage errors are private; they are recognised by their attributes.
+    if hasattr(exc, "format_message") and hasattr(exc, "exit_code"):
+        return ExitCode.USAGE, *_usage(exc)
+    if isinstance(exc, OSError) and exc.errno in _FULL:  # of stdout: others are a StorageError
+        hint = "free some space on the disk that it goes to"
+        return ExitCode.CAPABILITY, f"error: cannot write the output: {exc}", hint
+    if isinstance(exc, OSError) and exc.errno in (*MISNAMED, *_DENIED):
+        message = f"error: {exc.filename}: {exc.strerror}"
+        if exc.errno in MISNAMED:
+            return ExitCode.USAGE, message, "name another path"
+        hint = "change its permissions, or set FIB_CACHE_PATH to another folder"
+        return ExitCode.CAPABILITY, message, hint
+    hint = "this is a bug; run it again with FIB_TRACEBACK=1 and report what it prints"
+    return ExitCode.INTERNAL, f"error: internal error: {type(exc).__name__}: {exc}", hint
 
 
-def _tell(message: str, hint: Optional[str]) -> None:
-    talk(f"error: {message}")
-    if hint:
-        talk(f"hint: {hint}")
+def _code_of(error: errors.FibError) -> ExitCode:
+    if isinstance(error, errors.SelectionError):
+        return ExitCode.USAGE if error.unknown else ExitCode.NOTHING_SELECTED
+    if isinstance(error, OSError) and error.errno in MISNAMED:
+        return ExitCode.USAGE
+    return next((code for kinds, code in _CODES if isinstance(error, kinds)), ExitCode.INTERNAL)
+
+
+def _usage(exc: Any) -> tuple[str, Optional[str]]:
+    if like := getattr(exc, "possibilities", None):  # Typer lists all similar options, sorted
+        exc.possibilities = get_close_matches(str(getattr(exc, "option_name", "")), like, n=1)
+    message, context = exc.format_message(), getattr(exc, "ctx", None)
+    if type(exc).__name__ == "NoArgsIsHelpError":
+        return message, None
+    return f"error: {message}", f"try '{context.command_path} --help'" if context else None
 
 
 def discard_output() -> None:
@@ -195,34 +203,6 @@ def replace_closed_streams() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
-
-
-def _is_usage_error(exc: BaseException) -> bool:
-    # The classes of Typer's usage errors are private; they are recognised by their attributes.
-    return hasattr(exc, "format_message") and hasattr(exc, "exit_code")
-
-
-def _is_full_output(exc: BaseException) -> bool:
-    # A full disk below a dataset raises StorageError; a plain OSError comes from stdout.
-    return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _lacking(exc: BaseException) -> Optional[tuple[str, str]]:
-    """Return message and hint if an error is caused by this machine, not by a bug."""
-    missing = exc.__cause__ if isinstance(exc, errors.PluginError) else exc
-    if isinstance(missing, ModuleNotFoundError) and missing.name in ("fcntl", "pwd", "resource"):
-        return f"this command needs Linux or macOS ({missing})", "on Windows, use WSL 2"
-    if not isinstance(exc, OSError) or isinstance(exc, errors.FibError):
-        return None
-    if exc.errno in MISNAMED:
-        return f"{exc.filename}: {exc.strerror}", "name another path"
-    if exc.errno in _DENIED:
-        hint = "change its permissions, or set FIB_CACHE_PATH to another folder"
-        return f"{exc.filename}: {exc.strerror}", hint
-    return None
-
-
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _wants_traceback() -> bool:

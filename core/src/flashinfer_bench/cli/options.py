@@ -93,19 +93,16 @@ def spread_values(args: list[str], repeatable: set[str]) -> list[str]:
     """
     spread: list[str] = []
     current = ""  # the flag whose values may still follow
-    values = 0
+    has_value = False
     for index, arg in enumerate(args):
         if arg == "--":
             return [*spread, *args[index:]]
         if arg.startswith("-") and len(arg) > 1:
             flag, equals, _ = arg.partition("=")
-            current = flag if flag in repeatable else ""
-            values = 1 if equals else 0
-            spread.append(arg)
-            continue
-        if current and values:
-            spread.append(current)
-        values += 1
+            current, has_value = flag if flag in repeatable else "", bool(equals)
+        else:
+            spread += [current] if current and has_value else []
+            has_value = True
         spread.append(arg)
     return spread
 

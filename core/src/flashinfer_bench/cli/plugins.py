@@ -20,7 +20,7 @@ from flashinfer_bench.cli.options import AsJson, command_group
 from flashinfer_bench.cli.output import emit, emit_document, printable, table, talk
 from flashinfer_bench.errors import ConfigError, PluginLoadError, SelectionError
 from flashinfer_bench.plugins import KINDS, PLUGIN_API, Settings, default_catalog, discover
-from flashinfer_bench.plugins.records import canonical, full_traceback, one_line
+from flashinfer_bench.plugins.records import Availability, canonical, full_traceback, one_line
 from flashinfer_bench.plugins.registry import CORE_DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -207,10 +207,9 @@ def record_rows(catalog: Catalog, kind: Optional[str]) -> list[dict[str, Any]]:
 
 def record_row(entry: Registered[Any], refused: str = "") -> dict[str, Any]:
     """Return one record as JSON values; `refused` is why it is never selected."""
-    answer = None if refused else entry.availability()
-    state = "broken" if answer is None else "ok" if answer else "unavailable"
-    reason = refused if answer is None else answer.reason
-    remedy = "" if answer is None else answer.remedy
+    answer = Availability(False, refused) if refused else entry.availability()
+    state = "broken" if refused else "ok" if answer else "unavailable"
+    reason, remedy = answer.reason, answer.remedy
     told = f"{reason} ({remedy})" if reason and remedy else reason
     return {
         "kind": entry.spec.kind,
@@ -242,11 +241,8 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-# Fields that are shown first, and those that are in the heading or not shown.
-_FIRST = (
-    *("summary", "handles", "devices", "compiles"),
-    *("op_types", "definitions", "dtypes", "targets"),
-)
+# Fields that are shown last, and those that are in the heading or not shown.
+_LAST = ("factory", "probe", "priority")
 _ELSEWHERE = (
     *("kind", "name", "plugin", "distribution", "version", "provided_by"),
     *("state", "reason", "remedy", "detail"),
@@ -259,8 +255,8 @@ def _plugin_text(plugin: Mapping[str, Any]) -> Iterator[str]:
     for record in plugin["records"]:
         told = "" if record["state"] == "ok" else f": {record['detail']}"
         yield f"  {record['kind']} {record['name']} - {record['state']}{told}"
-        for field in dict.fromkeys((*_FIRST, *record)):
-            value = record.get(field)
+        for field in sorted(record, key=_LAST.__contains__):
+            value = record[field]
             # Empty fields and False are left out; a priority of 0 is shown.
             if field not in _ELSEWHERE and value is not False and value not in (None, "", ()):
                 yield f"    {field:<12}{_listed(value)}"

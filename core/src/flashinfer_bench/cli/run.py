@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -151,12 +151,12 @@ class DatasetRun(RunObserver):
         """Summarise this run by definition and solution, the best first."""
         from flashinfer_bench.data import TraceSet
 
-        traces: dict[str, list[Trace]] = {}
+        traces: dict[str, list[Trace]] = defaultdict(list)
         for trace in self.traces:
-            traces.setdefault(trace.definition, []).append(trace)
-        groups: dict[tuple[str, str], list[RunRow]] = {}
+            traces[trace.definition].append(trace)
+        groups: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
         for row in TraceSet(traces=traces).run_rows():
-            groups.setdefault((row.definition, row.solution), []).append(row)
+            groups[row.definition, row.solution].append(row)
         solutions = self.opened.trace_set.solutions
         authors = {one.name: one.author for group in solutions.values() for one in group}
         found = (SolutionResult.of(authors.get(name, ""), of) for (_, name), of in groups.items())
@@ -377,18 +377,17 @@ def _tell_skips(skips: list[Skipped]) -> None:
     if not skips:
         return
     output.talk(f"skipped {sum(skip.count for skip in skips):,} evaluations:")
-    elsewhere: dict[str, list[Skipped]] = {}
+    elsewhere: dict[str, list[Skipped]] = defaultdict(list)
+    others: dict[str, list[Skipped]] = defaultdict(list)
     for skip in skips:
         if skip.kind == "device":
-            elsewhere.setdefault(skip.reason, []).append(skip)
+            elsewhere[skip.reason].append(skip)
+        else:
+            reason = (skip.reason or skip.kind).partition("\n")[0]
+            others[reason.replace(f" (solution {skip.solution!r})", "")].append(skip)
     for reason, alike in elsewhere.items():
         of = f"{len(alike)} solution{'s' if len(alike) > 1 else ''}"
         output.talk(f"  {sum(one.count for one in alike)} x {of}: {output.printable(reason)}")
-    others: dict[str, list[Skipped]] = {}
-    for skip in skips:
-        if skip.kind != "device":
-            reason = (skip.reason or skip.kind).partition("\n")[0]
-            others.setdefault(reason.replace(f" (solution {skip.solution!r})", ""), []).append(skip)
     for reason, alike in list(others.items())[:_SKIPS_SHOWN]:
         names = {f"{one.definition} / {one.solution}": None for one in alike}
         told = f"{next(iter(names))}{' and others' if len(names) > 1 else ''}: {reason}"

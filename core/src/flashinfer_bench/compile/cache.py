@@ -178,10 +178,10 @@ def lock_of(folder: Path) -> Path:
 def _remove_if_dead(left: Path, mine: Path) -> None:
     """Remove leftovers of killed builds: those of `mine`, and any whose lock is free."""
     folder = left.with_name(left.name.partition(PARTIAL)[0])
-    lock = None if folder == mine else try_lock(lock_of(folder))
-    if folder == mine or lock is not None:
+    if folder == mine:
         shutil.rmtree(left, ignore_errors=True)
-    if lock is not None:
+    elif (lock := try_lock(lock_of(folder))) is not None:
+        shutil.rmtree(left, ignore_errors=True)
         lock.release()
 
 

@@ -6,8 +6,8 @@ import errno
 import logging
 import threading
 import traceback
-from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench import errors
 from flashinfer_bench._lazy import OldAttributes, old_parameters
@@ -17,11 +17,10 @@ from flashinfer_bench.compile.runnable import Runnable
 from flashinfer_bench.data import BuildSpec, Definition, Solution, SourceFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from flashinfer_bench.plugins import BuilderSpec, Catalog, Registered
 
-_Made = TypeVar("_Made")
 _Choice = tuple[str, Builder]  # name shown to users, and the builder
 
 # Builders are plugins: they may raise anything, and libraries they use may call sys.exit.
@@ -74,24 +73,19 @@ class _Build:
         lock: AbstractContextManager[None] = nullcontext()
         if builder.shares_builds:
             folder = own_place(cache_folder(builder.build_dir_name))
-            name = f"{builder.package_prefix}_{self._digest}.building"
-            lock = build_lock(lock_of(folder / name))
-
-        def work() -> Any:
-            with lock:
-                if not load:
-                    return builder.compile(definition, solution)
-                made: Any = builder.build(definition, solution)
-            if not isinstance(made, Runnable):
+            building = f"{builder.package_prefix}_{self._digest}.building"
+            lock = build_lock(lock_of(folder / building))
+        try:
+            with _reporting(solution, f"builder {name} raised"), lock:
+                work: Any = builder.build if load else builder.compile
+                made = work(definition, solution)
+            if load and not isinstance(made, Runnable):
                 raise errors.BuildError(
                     f"solution {solution.name!r}: builder {name} returned a "
                     f"{type(made).__name__}, not a Runnable"
                 )
-            self._runnable = made
+            self._runnable = made if load else None
             return made
-
-        try:
-            return _reporting(solution, f"builder {name} raised", work)
         except (errors.BuildCapabilityError, errors.StorageError):
             raise
         except errors.BuildError as error:
@@ -257,7 +251,8 @@ class BuilderRegistry(OldAttributes):
     clear = cleanup
 
     def _choose(self, solution: Solution) -> _Choice:
-        return _reporting(solution, "choosing a builder failed:", lambda: self._select(solution))
+        with _reporting(solution, "choosing a builder failed:"):
+            return self._select(solution)
 
     def _first_given(self, solution: Solution) -> _Choice:
         for builder in self._given:
@@ -276,11 +271,12 @@ class BuilderRegistry(OldAttributes):
             return label, self._builds.setdefault(key, _Build(builder, key[1]))
 
 
-def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Made:
-    """Run `work` and convert any exception to an error type that the registry documents."""
+@contextmanager
+def _reporting(solution: Solution, what: str) -> Iterator[None]:
+    """Convert any exception in the block to an error type that the registry documents."""
     prefix = f"solution {solution.name!r}: "
     try:
-        return work()
+        yield
     except (errors.BuildError, errors.StorageError):
         raise
     except errors.CapabilityError as error:
@@ -291,8 +287,8 @@ def _reporting(solution: Solution, what: str, work: Callable[[], _Made]) -> _Mad
     except _ANYTHING as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise errors.StorageError(f"{prefix}{error}") from error
-        reason, log = f"{type(error).__name__}: {error}", traceback.format_exc()
-    raise errors.BuildError(f"{prefix}{what} {reason}", log=log)
+        message, log = f"{prefix}{what} {type(error).__name__}: {error}", traceback.format_exc()
+        raise errors.BuildError(message, log=log) from None
 
 
 def _name_of(builder: Builder) -> str:

@@ -53,15 +53,11 @@ class DType(NameEnum):
     def _missing_(cls, value: object) -> Optional[DType]:
         return cls.FLOAT8_E4M3FN if value == "float8_e4m3" else None  # its name in 2025-07
 
-    @property
-    def itemsize_bits(self) -> int:
-        """Bits of one element: 4 for ``float4_e2m1``, 8 for ``bool``."""
-        found = re.search(r"\d+", self.value)
-        return int(found[0]) if found else 8
-
     def nbytes(self, elements: int) -> int:
         """Return the size of a number of elements in bytes, rounded up."""
-        return -(-elements * self.itemsize_bits // 8)
+        found = re.search(r"\d+", self.value)
+        bits = int(found[0]) if found else 8  # of bool
+        return -(-elements * bits // 8)
 
     @property
     def is_floating(self) -> bool:

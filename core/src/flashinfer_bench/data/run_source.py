@@ -104,12 +104,10 @@ class RunDetails(NamedTuple):
         run = trace.evaluation
         if run is None:
             return cls()
-        times, timing = run.performance, run.provenance and run.provenance.timing
-        taken = (times.samples_ms if times is not None else None) or []
-        out = dropped_numbers(times.dropped if times is not None else None, len(taken))
-        dropped = tuple(taken[number] for number in sorted(out))
-        counted = times.counted_ms if times is not None else ()
-        return cls(run.log, tuple(counted), dropped, timing or {})
+        times, timing = run.performance or Performance(), run.provenance and run.provenance.timing
+        taken = times.samples_ms or []
+        dropped = [taken[number] for number in sorted(dropped_numbers(times.dropped, len(taken)))]
+        return cls(run.log, tuple(times.counted_ms), tuple(dropped), timing or {})
 
 
 class Source(Protocol):

@@ -1,4 +1,4 @@
-"""Reading many traces: each distinct workload is validated once, and shared.
+"""Reading many traces, which share equal workloads and environments.
 
 `TraceReader.read` makes a trace with the models. `TraceReader.read_line` only decodes a line of the
 current format, three times as fast: it accepts only lines that the models accept, with the same
@@ -83,19 +83,8 @@ class Line(msgspec.Struct, gc=False):
     evaluation: Optional[_Evaluation] = None
 
 
-class _Cut(msgspec.Struct, gc=False):
-    """The same, with the evaluation left undecoded."""
-
-    definition: _Text
-    workload: msgspec.Raw
-    solution: Optional[_Text] = None
-    evaluation: msgspec.Raw = msgspec.Raw(b"null")
-
-
 _decode = msgspec.json.Decoder(Line).decode
-_cut = msgspec.json.Decoder(_Cut).decode
 _FIELDS = {one: set(one.model_fields) for one in (Trace, Evaluation, Correctness, Performance)}
-_STATE = Trace.model_construct(_FIELDS[Trace]).__getstate__()  # type: ignore[call-arg]
 
 
 class TraceReader:
@@ -126,41 +115,19 @@ class TraceReader:
         DataError
             If it is not JSON, or not a trace.
         """
-        trace = self._read_current(text)
-        if trace is None:
-            trace = decode(Trace, text, path=path, line=line)
-            trace.workload = self._shared(trace.definition, trace.workload)
+        trace = decode(Trace, text, path=path, line=line)
+        # Attributes are set in `vars`, which is faster.
+        vars(trace)["workload"] = self._shared(trace.definition, trace.workload)
         run = trace.evaluation
         if run is not None:
             where = run.environment
             key = (where.hardware, *where.libs.items())
-            vars(run)["environment"] = self._environments.setdefault(key, where)  # faster
+            vars(run)["environment"] = self._environments.setdefault(key, where)
             for model in (trace, run, run.correctness, run.performance):
                 if model is not None:
                     # Shared, to save 200 to 700 bytes for each model.
                     object.__setattr__(model, "__pydantic_fields_set__", _FIELDS[type(model)])
         return trace
-
-    def _read_current(self, text: bytes) -> Optional[Trace]:
-        """Return the trace of a line, or None if it does not fully have the current format."""
-        try:
-            cut = _cut(_checked(text))
-            run = bytes(cut.evaluation)
-            if (cut.solution is None) is not (run == b"null"):
-                return None
-            validate = Evaluation.__pydantic_validator__.validate_json
-            fields = {
-                "definition": sys.intern(cut.definition),
-                "workload": self._workload(cut.definition, bytes(cut.workload)),
-                "solution": None if cut.solution is None else sys.intern(cut.solution),
-                "evaluation": None if cut.solution is None else validate(run),
-            }
-            # All parts are valid; validating the whole trace, or `model_construct`, would be slow.
-            trace = Trace.__new__(Trace)
-            trace.__setstate__({**_STATE, "__dict__": fields})
-            return trace
-        except (msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
-            return None
 
     def read_line(self, text: bytes) -> Optional[Line]:
         """Return a decoded line with its workload, or None if it must be read with the models."""
@@ -171,16 +138,14 @@ class TraceReader:
                 return None
             if run is not None:
                 _complete(run)
-            line.workload = self._workload(line.definition, bytes(line.workload))  # type: ignore[assignment]
+            workload = bytes(line.workload)
+            if workload not in self._by_text:
+                made = Workload.__pydantic_validator__.validate_json(workload)
+                self._by_text[workload] = self._shared(line.definition, made)
+            line.workload = self._by_text[workload]  # type: ignore[assignment]
         except (msgspec.MsgspecError, ValidationError, ValueError, RecursionError):
             return None
         return line
-
-    def _workload(self, definition: str, text: bytes) -> Workload:
-        if text not in self._by_text:
-            made = Workload.__pydantic_validator__.validate_json(text)
-            self._by_text[text] = self._shared(definition, made)
-        return self._by_text[text]
 
     def _shared(self, definition: str, workload: Workload) -> Workload:
         """Return the first equal workload, ignoring differences in formatting."""

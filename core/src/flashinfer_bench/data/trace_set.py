@@ -224,8 +224,8 @@ class TraceSet(OldAttributes):
             return {
                 "definitions": {name: dump(one) for name, one in self.definitions.items()},
                 "solutions": {name: list(map(dump, some)) for name, some in self.solutions.items()},
-                "workloads": _dump_traces(self.workloads),
-                "traces": _dump_traces(self.traces),
+                "workloads": {name: list(map(dump, some)) for name, some in self.workloads.items()},
+                "traces": {name: list(map(dump, some)) for name, some in self.traces.items()},
             }
 
     # ------------------------------------------------------------------------------- writing
@@ -624,19 +624,3 @@ def _best(runs: Iterable[Any], errors: str = "", times: str = "") -> list[Any]:
     ranked = sorted(runs, key=attrgetter(times + "speedup_factor"), reverse=True)
     sure = itertools.filterfalse(attrgetter(errors + "disputed"), ranked)
     return list(itertools.islice(sure, 1))
-
-
-def _dump_traces(groups: Mapping[str, Iterable[Trace]]) -> dict[str, list[dict[str, Any]]]:
-    """Return traces as plain data; a shared workload is converted once, then copied."""
-    plain: dict[int, dict[str, Any]] = {}
-
-    def dump(one: Trace) -> dict[str, Any]:
-        known = plain.get(id(one.workload))
-        if known is None:
-            known = plain[id(one.workload)] = one.workload.model_dump(mode="json")
-        inputs = {name: {**spec} for name, spec in known["inputs"].items()}
-        workload = {**known, "axes": {**known["axes"]}, "inputs": inputs}
-        run = one.evaluation and one.evaluation.model_dump(mode="json")
-        return {**vars(one), "workload": workload, "evaluation": run}
-
-    return {name: [dump(one) for one in group] for name, group in groups.items()}

@@ -20,9 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, MethodType
-from typing import Any, Optional
-
-import pluggy
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench import env, errors
 from flashinfer_bench._lazy import import_string
@@ -38,6 +36,9 @@ from flashinfer_bench.plugins.records import (
     one_line,
 )
 from flashinfer_bench.plugins.registry import Catalog, PluginStatus, Probe, Registered
+
+if TYPE_CHECKING:
+    import pluggy
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +152,7 @@ def installed_sources() -> list[PluginStatus]:
                 PluginStatus(
                     name=point.name, distribution=name, version=version, target=point.value
                 )
-                for point in one.entry_points
-                if point.group == ENTRY_POINT_GROUP
+                for point in one.entry_points.select(group=ENTRY_POINT_GROUP)
             ]
         except Exception as error:  # noqa: BLE001 - metadata may be damaged
             # The path is always known, but not public.
@@ -363,8 +363,7 @@ def discover(settings: Optional[Settings] = None) -> Catalog:
         If an environment variable has a value that is not allowed.
     """
     settings = settings or Settings.from_env()
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager = registry.new_manager()
     plugins = [Plugin(source, strict=settings.strict) for source in sources(settings)]
     for plugin in plugins:
         reason = settings.why_blocked(plugin.status)

@@ -453,10 +453,11 @@ def _is_related(status: PluginStatus, wanted: str) -> bool:
     return any(needle in f"-{canonical(name)}-" for name in names)
 
 
-def _no_hooks() -> Any:
+def new_manager() -> pluggy.PluginManager:
+    """Return a manager of the lifecycle hooks, without plugins."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    return manager.hook
+    return manager
 
 
 @dataclass(frozen=True)
@@ -481,20 +482,16 @@ class Catalog:
     records: tuple[Registered[Any], ...] = ()
     plugins: tuple[PluginStatus, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
-    hook: Any = field(default_factory=_no_hooks, compare=False, repr=False)
+    hook: Any = field(default_factory=lambda: new_manager().hook, compare=False, repr=False)
 
     @classmethod
-    def build(
-        cls, registered: Iterable[Registered[Any]], plugins: Iterable[PluginStatus] = ()
-    ) -> Catalog:
+    def build(cls, registered: Iterable[Registered[Any]]) -> Catalog:
         """Return a catalog of records, without names that are registered more than once.
 
         Parameters
         ----------
         registered : iterable of Registered
             Records of any kinds, in any order.
-        plugins : iterable of PluginStatus
-            The states of the plugins.
 
         Returns
         -------
@@ -513,7 +510,7 @@ class Catalog:
                 refused.sort(key=lambda entry: (entry.origin, entry.plugin))
                 conflicts.append(Conflict(kind, name, tuple(refused), kept))
         used.sort(key=_rank)
-        return cls(tuple(used), tuple(plugins), tuple(conflicts))
+        return cls(tuple(used), conflicts=tuple(conflicts))
 
     @classmethod
     def of(

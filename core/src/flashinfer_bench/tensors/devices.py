@@ -27,14 +27,8 @@ if TYPE_CHECKING:
 _ASSIGNMENT = re.compile(r"^(__version__|cuda)\b[^=]*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _DEVICE = re.compile(r"(cpu|cuda)(?::([0-9]{1,4}))?")
 _NOT_SUPPORTED = 3  # an NVML return code
-# Distributions whose version can change a result or a latency.
-_LIBRARIES = {
-    "torch": "torch",
-    "triton": "triton",
-    "tilelang": "tilelang",
-    "apache-tvm-ffi": "tvm_ffi",
-    "flashinfer-python": "flashinfer",
-}
+# Distributions, besides those of languages, whose version can change a result or a latency.
+_LIBRARIES = {"apache-tvm-ffi": "tvm_ffi", "flashinfer-python": "flashinfer"}
 
 
 def list_cuda_devices() -> list[str]:
@@ -183,21 +177,14 @@ def env_snapshot(device: str) -> Environment:
     CapabilityError
         If this machine has no such device.
     """
-    import torch
-
     from flashinfer_bench.data import Environment
-    from flashinfer_bench.plugins import language_versions
 
-    hardware = hardware_from_device(device)
-    libs = {"python": platform.python_version(), **language_versions()}
+    libs = {"python": platform.python_version(), **installed_versions()}
     for distribution, name in _LIBRARIES.items():
         with suppress(metadata.PackageNotFoundError):
             libs[name] = metadata.version(distribution)
-    libs["torch"] = torch.__version__
     libs["flashinfer_bench"] = __version__
-    if torch.version.cuda is not None:
-        libs["cuda"] = torch.version.cuda
-    return Environment(hardware=hardware, libs=libs)
+    return Environment(hardware=hardware_from_device(device), libs=libs)
 
 
 def cpu_threads() -> int:

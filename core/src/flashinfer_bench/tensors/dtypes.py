@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -36,10 +35,6 @@ _COMPLEX = ("complex64", "complex128")
 NAMES = frozenset((*_FLOATS, *_SIGNED, *_UNSIGNED, *_COMPLEX, "bool"))
 
 _TORCH_NAMES = {FLOAT4: "float4_e2m1fn_x2"}
-
-
-def _text(dtype: Union[DType, str]) -> str:
-    return str(dtype.value) if isinstance(dtype, Enum) else str(dtype)
 
 
 @cache
@@ -76,7 +71,7 @@ def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
     CapabilityError
         If the installed torch is too old for it.
     """
-    return _lookup(_text(dtype))
+    return _lookup(str(dtype))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -87,22 +82,22 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def is_integer(dtype: Union[DType, str]) -> bool:
     """Return whether `dtype` is one of the integer types; ``bool`` is not."""
-    return _text(dtype) in _SIGNED + _UNSIGNED
+    return dtype in _SIGNED + _UNSIGNED
 
 
 def is_float(dtype: Union[DType, str]) -> bool:
     """Return whether `dtype` is one of the floating-point types."""
-    return _text(dtype) in _FLOATS
+    return dtype in _FLOATS
 
 
 def is_bool(dtype: Union[DType, str]) -> bool:
     """Return whether `dtype` is ``bool``."""
-    return _text(dtype) == "bool"
+    return dtype == "bool"
 
 
 def is_low_precision(dtype: Union[DType, str]) -> bool:
     """Return whether `dtype` is a float of 8 bits or fewer."""
-    return _text(dtype) in (*_FLOAT8, FLOAT4)
+    return dtype in (*_FLOAT8, FLOAT4)
 
 
 def to_python_type(dtype: Union[DType, str]) -> type:
@@ -119,7 +114,7 @@ def to_python_type(dtype: Union[DType, str]) -> type:
         return int
     if is_float(dtype):
         return float
-    raise DataError(f"dtype {_text(dtype)!r} has no scalar form; allowed: integers, floats, bool")
+    raise DataError(f"dtype {str(dtype)!r} has no scalar form; allowed: integers, floats, bool")
 
 
 Size = Union[int, str]
@@ -253,23 +248,9 @@ def tensor_from_bytes(dtype: str, shape: Sequence[int], buffer: Buffer) -> torch
     ProtocolError
         If the name is unknown, a size is negative, or the number of bytes does not match.
     """
-    import torch
-
     sizes = _checked_shape(dtype, shape)
-    element = to_torch_dtype(dtype)
-    view = memoryview(buffer).cast("B")
-    expected = prod(sizes) * element.itemsize
-    if len(view) != expected:
-        raise ProtocolError(
-            f"a {dtype} tensor of shape {sizes} has {expected} bytes, but got {len(view)}"
-        )
-    if expected == 0:
-        return torch.empty(sizes, dtype=element)
-    data = _as_uint8(view, element.itemsize)
-    if element is torch.bool:
-        # Other bit patterns in a bool would be undefined behaviour in later operations.
-        return (data != 0).view(sizes)
-    return data.view(element).view(sizes)
+    strides = [prod(sizes[position:]) for position in range(1, len(sizes) + 1)]
+    return tensor_from_span(dtype, sizes, strides, buffer)
 
 
 def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:

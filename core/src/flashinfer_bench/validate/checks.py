@@ -12,7 +12,8 @@ from flashinfer_bench.validate.records import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from flashinfer_bench.validate.records import Contents, Finding
+    from flashinfer_bench.data import Definition
+    from flashinfer_bench.validate.records import Contents, Finding, SolutionHead, TraceHead
 
 SUFFIXES = {
     layout.DEFINITIONS: (".json",),
@@ -59,19 +60,21 @@ def _check_link(path: Path, root: Path, place: Place) -> Iterator[Finding]:
 
 def check_definitions(contents: Contents) -> Iterator[Finding]:
     """Find duplicate names, and files not named after their definition."""
-    return _check_names("definition", ((one.name, at) for one, at in contents.definition_files))
+    return _check_names("definition", contents.definition_files)
 
 
 def check_solutions(contents: Contents) -> Iterator[Finding]:
     """Find duplicate names, files not named after their solution, and missing definitions."""
-    named = ((solution.definition, place) for solution, place in contents.solution_files)
-    yield from _check_definitions(named, contents)
-    yield from _check_names("solution", ((one.name, at) for one, at in contents.solution_files))
+    yield from _check_definitions(contents.solution_files, contents)
+    yield from _check_names("solution", contents.solution_files)
 
 
-def _check_names(kind: str, files: Iterable[tuple[str, Place]]) -> Iterator[Finding]:
+def _check_names(
+    kind: str, files: Iterable[tuple[Definition | SolutionHead, Place]]
+) -> Iterator[Finding]:
     first: dict[str, Place] = {}
-    for name, place in files:
+    for record, place in files:
+        name = record.name
         known = first.setdefault(name, place)
         if known is not place:
             message = f"another {kind} is named {name!r}: {known.path}"
@@ -80,10 +83,13 @@ def _check_names(kind: str, files: Iterable[tuple[str, Place]]) -> Iterator[Find
             yield place.warning(f"the file should be named {segment}.json", "name")
 
 
-def _check_definitions(named: Iterable[tuple[str, Place]], contents: Contents) -> Iterator[Finding]:
+def _check_definitions(
+    heads: Iterable[tuple[SolutionHead | TraceHead, Place]], contents: Contents
+) -> Iterator[Finding]:
     """Find missing definitions: one finding each, with the number of records that name it."""
     lost: dict[str, list[Place]] = {}
-    for name, place in named:
+    for head, place in heads:
+        name = head.definition
         if name not in contents.definitions and name not in contents.unread:
             lost.setdefault(name, []).append(place)
     for name, (first, *others) in lost.items():
@@ -98,23 +104,21 @@ def check_workloads(contents: Contents) -> Iterator[Finding]:
     heads = [
         (head, at._replace(check="workloads")) for head, at in contents.traces if not head.solution
     ]
-    yield from _check_definitions(((head.definition, at) for head, at in heads), contents)
+    yield from _check_definitions(heads, contents)
     for (name, uuid, _, digest), place in heads:
         if name not in contents.definitions:
             continue
         known, where = first.setdefault((name, uuid), (digest, place))
-        if where is place:
-            continue
-        if known == digest:
+        if where is not place and known == digest:
             yield place.warning(f"duplicate of the workload at {where.where}", "workload.uuid")
-        else:
+        elif where is not place:
             yield place.error(f"another workload at {where.where} has this uuid", "workload.uuid")
 
 
 def check_traces(contents: Contents) -> Iterator[Finding]:
     """Find traces of unknown definitions, and of solutions of other definitions."""
     runs = [(head, place) for head, place in contents.traces if head.solution]
-    yield from _check_definitions(((head.definition, place) for head, place in runs), contents)
+    yield from _check_definitions(runs, contents)
     for (name, _, solution, _), place in runs:
         known = contents.solutions.get(solution or "")
         if known is not None and known.definition != name:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.plugins import CheckSpec, Registered
 
 _LAYERS = ("layout", "definition", "workload", "solution", "trace")
-_KEPT = ("definition_files", "solution_files", "traces")  # fields of `Contents`, in reading order
 _MOST_JOBS = 8
 _WORTH = 128 << 20  # bytes; starting processes pays off only above
 _key_names = re.compile(rb'"[^"\\]+" *:').findall
@@ -137,15 +136,16 @@ def validate_dataset(
             continue
         checks[name] = check if isinstance(check, RecordCheck) else RecordCheck(combine=check)
     of_records = any(entry.spec.records for entry in entries.values())
+    # By the field of `Contents` that keeps what is read, in reading order.
+    folders = {"definition_files": [layout.DEFINITIONS], "solution_files": [layout.SOLUTIONS]}
+    folders |= {"traces": [layout.WORKLOADS, layout.TRACES] if of_records else []}
     files = {
-        folder: _list_files(base, folder, findings)
-        for folder in SUFFIXES
-        if of_records or folder in (layout.DEFINITIONS, layout.SOLUTIONS)
+        name: [path for folder in some for path in _list_files(base, folder, findings)]
+        for name, some in folders.items()
     }
-    runs = [*files.pop(layout.WORKLOADS, ()), *files.pop(layout.TRACES, ())]
     contents = Contents(base)
-    with _sharing(jobs, [*runs, *(path for paths in files.values() for path in paths)]) as share:
-        for name, paths in zip(_KEPT, (*files.values(), runs), strict=True):
+    with _sharing(jobs, [path for paths in files.values() for path in paths]) as share:
+        for name, paths in files.items():
             scans = share(partial(_scan, contents, [*checks]), paths)
             findings += (one for _, told in scans for one in told)
             kept: Any = {name: tuple(one for found, _ in scans for one in found)}

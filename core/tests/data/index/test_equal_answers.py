@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.index import TraceIndex, index_file
+from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import FibError
 
 NAMES = ("gemm", "norm")
@@ -234,9 +235,6 @@ def _damage(path, data):
     path.write_bytes(text)
 
 
-# ------------------------------------------------------------------------------------ answers
-
-
 @given(content=datasets, on_error=st.sampled_from(["raise", "collect", "collect"]))
 def test_random_datasets(make, content, on_error):
     with tempfile.TemporaryDirectory() as folder:
@@ -270,3 +268,78 @@ def test_random_changes(make, content, more, data):
 def test_only_the_first_line_may_have_a_byte_order_mark(tmp_path, text):
     _put(tmp_path / "dataset" / "traces" / "x.jsonl", text, "wb")
     assert_equal_answers(tmp_path / "dataset", "collect", indexed=False)
+
+
+# ----------------------------------- lines are decoded quickly, unless the models could refuse them
+
+
+def assert_lines_read_alike(root, *texts):
+    """Return how many lines were refused."""
+    _put(root / "traces" / "x.jsonl", b"".join(text + b"\n" for text in texts))
+    assert_equal_answers(root, "collect")
+    return len(TraceSet.from_path(root, on_error="collect").load_errors)
+
+
+def base(make, **changes):
+    return make.trace_record(
+        correctness={
+            "max_relative_error": 0.25,
+            "max_absolute_error": 1e-3,
+            "extra": {"a": [1], "integrity": {"clean": True}},
+        },
+        provenance={"seed": 3, "timer": "wall", "wall_s": 1.5, "extra": {"a": {"b": [1]}}},
+        **changes,
+    )
+
+
+def test_todays_lines_are_read_quickly(make, tmp_path):
+    workload = {key: make.trace_record()[key] for key in ("definition", "workload")}
+    records = [make.trace_record(status=one) for one in ("PASSED", "TIMEOUT")]
+    records += [base(make), workload, {**workload, "solution": None, "evaluation": None}]
+    records.append({**base(make), "of_later": [1]})
+    texts = [json.dumps(record).encode() for record in records]
+    assert None not in map(TraceReader().read_line, texts)
+    assert assert_lines_read_alike(tmp_path, *texts) == 0
+
+
+SPECIAL = [b'"NaN"', b'"Infinity"', b"NaN", b"null", b"-1", b"1e999", b"-0.0", b"0", b"true", b"{}"]
+SPECIAL += [b"18446744073709551617", b'""', b'"\\ud800"', b'"\xff"', b"[]", b'"f32:AAAAPwAAgD4="']
+SPECIAL += [b'"f32:AAA="', b"[2.0, 1.0]", b"[1, 2.5]", b"[[0]]", b"[[0, 1], [1, 9]]"]
+PLACES = {
+    "alice_v1": b'"alice_v1"',
+    "max_relative_error": b"0.25",
+    "latency_ms": b"1.5",
+    "log": b'"fine"',
+    "seed": b"3",
+    "status": b'"PASSED"',
+    "samples_ms": b'"a"',
+    "reference_samples_ms": b'"b"',
+    "interval_ms": b'"c"',
+    "speedup_interval": b'"d"',
+    "dropped": b'"e"',
+    "outliers": b'"f"',
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_special_values_in_each_place(make, tmp_path, place):
+    record = base(make)
+    if len(PLACES[place]) == 3:
+        record["evaluation"]["performance"][place] = json.loads(PLACES[place])
+    text = json.dumps(record).encode()
+    assert PLACES[place] in text
+    texts = [text.replace(PLACES[place], special) for special in SPECIAL]
+    assert assert_lines_read_alike(tmp_path, *texts) > 0
+
+
+def test_repeated_keys_count_as_in_the_models(make, tmp_path):
+    record = json.dumps(base(make))
+    doubled = (
+        record.replace('"status": "PASSED"', '"status": "TIMEOUT", "status": "PASSED"'),
+        record.replace('"latency_ms": ', '"latency_ms": 7, "latency_ms": '),
+        record[:-1] + ', "solution": "bob"}',
+        record[:-1] + ', "definition": "other"}',
+        record.replace('"hardware": ', '"hardware": "x", "hardware": '),
+        record.replace('"uuid": ', '"uuid": "x", "uuid": '),
+    )
+    assert_lines_read_alike(tmp_path, *(text.encode() for text in doubled))

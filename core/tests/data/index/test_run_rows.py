@@ -120,9 +120,6 @@ def test_a_clock_is_made_of_words_only(anything):
     assert Clock.of(anything, anything, anything) == Clock()
 
 
-# -------------------------------------------------------------------------- a TraceSet on an index
-
-
 def in_memory(trace_set):
     return "not read yet" not in repr(trace_set)
 

@@ -1,10 +1,13 @@
-"""``fib run``: the options of timing, as they reach the settings of a run."""
+"""Options with several values, and how those of ``fib run`` reach the settings of a run."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashinfer_bench.cli import run as run_command
+from flashinfer_bench.cli.options import spread_values
 
 WITH_RSE = pytest.mark.plugin("judge")
 
@@ -76,10 +79,7 @@ def test_options_stand_over_a_file(settings, tmp_path):
             "Relative error of the median to reach.",
             marks=WITH_RSE,
         ),
-        (["--stop-param", "target"], "'target' is not of the form KEY=VALUE", "for example"),
         (["--stop-param", "a=1", "a=2"], "--stop-param a is given twice", None),
-        (["--max-timing-seconds", "0"], "max_seconds: Input should be greater than 0", None),
-        (["--cache", "hot"], "cache: Input should be 'cold' or 'warm'", None),
     ],
 )
 def test_usage_errors(fib, maker, options, message, hint):
@@ -89,3 +89,29 @@ def test_usage_errors(fib, maker, options, message, hint):
     assert message in result.stderr
     if hint:
         assert hint in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given_args", "spread"),
+    [
+        ("", ""),
+        ("--d a", "--d a"),
+        ("--d a b c", "--d a --d b --d c"),
+        ("--d a b --s x y", "--d a --d b --s x --s y"),
+        ("--d=a b", "--d=a --d b"),
+        ("--n 3 --d a b --flag", "--n 3 --d a --d b --flag"),
+        ("--n 3 stray", "--n 3 stray"),
+        ("--d a - b", "--d a --d - --d b"),
+        ("--d a -- b c", "--d a -- b c"),
+        ("--d --s a", "--d --s a"),
+    ],
+)
+def test_values_get_their_flag(given_args, spread):
+    assert spread_values(given_args.split(), {"--d", "--s"}) == spread.split()
+
+
+@given(st.lists(st.sampled_from(["--d", "--n", "-f", "--d=v", "v", "w", "--", "-"]), max_size=12))
+def test_nothing_is_lost_and_spreading_again_changes_nothing(args):
+    spread = spread_values(args, {"--d"})
+    assert [arg for arg in spread if arg != "--d"] == [arg for arg in args if arg != "--d"]
+    assert spread_values(spread, {"--d"}) == spread
