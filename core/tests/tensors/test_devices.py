@@ -77,7 +77,7 @@ class TestThreads:
     @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (16, 15)])
     def test_one_core_stays_free(self, monkeypatch, cores, threads):
         monkeypatch.delenv("FIB_CPU_THREADS", raising=False)
-        monkeypatch.setattr(devices, "_usable_cores", lambda: cores)
+        monkeypatch.setattr(devices, "usable_cores", lambda: cores)
         assert cpu_threads() == threads
 
     @pytest.mark.parametrize(

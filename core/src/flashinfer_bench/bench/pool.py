@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TypeVar
 
 from flashinfer_bench.errors import RunnerError
+from flashinfer_bench.tensors.devices import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -262,10 +262,9 @@ def default_jobs(*, spare: int = 1) -> int:
     spare : int
         Number of cores to leave to others.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = _available_memory()
-    room = memory // _MEMORY_OF_A_COMPILER if memory is not None else cores or 1
-    return max(1, min((cores or 1) - spare, room))
+    cores, memory = usable_cores(), _available_memory()
+    room = memory // _MEMORY_OF_A_COMPILER if memory is not None else cores
+    return max(1, min(cores - spare, room))
 
 
 def _available_memory() -> Optional[int]:

@@ -155,7 +155,7 @@ def hardware_from_device(device: str) -> str:
 
 def cpu_hardware() -> str:
     """Return the name of the CPU, `hardware_from_device` of ``cpu``, without torch."""
-    return f"{_cpu_model()} ({_usable_cores()} cores)"
+    return f"{_cpu_model()} ({usable_cores()} cores)"
 
 
 def env_snapshot(device: str) -> Environment:
@@ -199,7 +199,7 @@ def cpu_threads() -> int:
     int
         At least 1.
     """
-    return env.cpu_threads() or max(1, _usable_cores() - 1)
+    return env.cpu_threads() or max(1, usable_cores() - 1)
 
 
 def judge_core() -> Optional[int]:
@@ -233,7 +233,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine() or "CPU"
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Return how many cores of the CPU this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

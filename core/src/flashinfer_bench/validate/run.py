@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import re
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +22,7 @@ from flashinfer_bench.data.loader import load_definition, paused_gc
 from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import CapabilityError, DataError, UnknownNameError
 from flashinfer_bench.plugins import default_catalog
+from flashinfer_bench.tensors.devices import usable_cores
 from flashinfer_bench.validate import records
 from flashinfer_bench.validate.checks import SUFFIXES
 from flashinfer_bench.validate.records import Contents, Finding, Place, RecordCheck, Severity
@@ -232,8 +232,7 @@ def _sharing(jobs: Optional[int], paths: Sequence[Path]) -> Iterator[Any]:
     """Yield a function like `map` over files, in processes: threads do not speed up decoding."""
     if jobs is None:
         size = sum(path.stat().st_size for path in paths if path.exists())
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        jobs = min(cores or 1, _MOST_JOBS) if size >= _WORTH else 1
+        jobs = min(usable_cores(), _MOST_JOBS) if size >= _WORTH else 1
     if jobs == 1:
         with paused_gc():
             yield lambda function, some: list(map(function, some))

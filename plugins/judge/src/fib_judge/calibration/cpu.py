@@ -32,10 +32,9 @@ def probes() -> list[Probe]:
     """Return the measurements, each with as many threads as solutions get and with all cores."""
     import torch
 
-    from flashinfer_bench.tensors import cpu_threads
+    from flashinfer_bench.tensors.devices import cpu_threads, usable_cores
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = sorted({cpu_threads(), cores or 1})
+    threads = sorted({cpu_threads(), usable_cores()})
     space = torch.ones(ladder()[-1] // 4, dtype=torch.float32)
     found = [Probe(("call", "cpu"), _call_rate)]
     for count in threads:
