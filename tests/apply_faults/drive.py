@@ -80,30 +80,19 @@ class Driver:
         return "", ran
 
     def _made(self, problem: Problem, inputs: list[Any], style: str) -> list[Any]:
-        fallback = fallback_of(problem)
-        names = [each.name for each in problem.inputs]
-        if style == "args":
-            result = self.apply(problem.name, args=tuple(inputs), fallback=fallback)
-        elif style == "kwargs":
-            named = dict(zip(names, inputs, strict=True))
-            result = self.apply(problem.name, kwargs=named, fallback=fallback)
-        else:
-            return self._made_into(problem, inputs, style, fallback)
-        return list(result) if len(problem.outputs) > 1 else [result]
-
-    def _made_into(
-        self, problem: Problem, inputs: list[Any], style: str, fallback: Callable[..., Any]
-    ) -> list[Any]:
-        sizes = _sizes_of(problem, inputs[0])
-        outputs = make_outputs(problem, sizes)
-        if style == "into":
-            result = self.apply(problem.name, args=(*inputs, *outputs), fallback=fallback)
+        into = style.startswith("into")
+        outputs = make_outputs(problem, _sizes_of(problem, inputs[0])) if into else []
+        given, fallback = (*inputs, *outputs), fallback_of(problem)
+        if style in ("args", "into"):
+            result = self.apply(problem.name, args=given, fallback=fallback)
         else:
             names = [*(each.name for each in problem.inputs), *problem.outputs]
-            named = dict(zip(names, (*inputs, *outputs), strict=True))
+            named = dict(zip(names, given, strict=False))
             result = self.apply(problem.name, kwargs=named, fallback=fallback)
-        assert result is None, "a destination-passing call returns None"
-        return outputs
+        if into:
+            assert result is None, "a destination-passing call returns None"
+            return outputs
+        return list(result) if len(problem.outputs) > 1 else [result]
 
 
 def _sizes_of(problem: Problem, first: Any) -> dict[str, int]:

@@ -52,7 +52,7 @@ def in_fresh_folder(work: Callable[[Path], None]) -> None:
             os.environ["FIB_CACHE_PATH"] = before
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_a_table_has_the_best_eligible_solution_of_each_size(seed, problems):
     note(f"seed {seed}")
@@ -78,7 +78,7 @@ def test_a_table_has_the_best_eligible_solution_of_each_size(seed, problems):
     in_fresh_folder(work)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.data())
 def test_a_torn_or_flipped_trace_file_loses_lines_and_invents_none(seed, data):
     """Nobody wins who was never recorded as passing here; what disproves it may be lost."""

@@ -306,15 +306,6 @@ def shutdown(rig, folder):
     weakref.finalize(engine, rig.run, 1)  # is called at exit, as the engine stays that long
 
 
-FAULTS = {
-    each.__name__: each
-    for each in (
-        *(unknown_definitions, lying_definitions, wrong_shapes, kernels_raise, captures),
-        *(threads, storm_of_enabling, forked_workers, bare_fork, shutdown),
-    )
-}
-
-
 def tell(said, without, struck):
     """Print what came of a fault; `without` is what cannot be asked for, if anything."""
     if without:
@@ -328,7 +319,7 @@ def main(fault, folder):
     context = cpu_flashinfer("norm", "decode", "prefill", "mla")
     rig = Rig(context.__enter__())
     kept.append(context)
-    struck = FAULTS[fault](rig, Path(folder))
+    struck = globals()[fault](rig, Path(folder))
     if fault != "shutdown":  # that one tells at the end, when everything is still enabled
         tell(rig.summary(), "", struck)
         context.__exit__(None, None, None)

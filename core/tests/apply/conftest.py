@@ -6,32 +6,17 @@ import gc
 
 import pytest
 
+from fib_tests.routed_library import Runtime
 from flashinfer_bench.routing import routes
 from flashinfer_bench.routing.patch_points import router
 
 
-class Runtime:
-    """Takes calls of some definitions, and answers with what it got."""
-
-    def __init__(self, *names):
-        self.known = names
-
-    def names(self):
-        return self.known
-
-    def route(self, name, point):
-        return lambda args, kwargs, fallback: ("taken", name, args, kwargs, fallback)
-
-    def stop(self):
-        router.remove(self)
-
-
 @pytest.fixture
 def enable():
-    """Have calls of definitions taken: ``enable(*names)``; before and after it none are."""
+    """Have calls of definitions taken, and told what with: ``enable(*names)``."""
 
     def push(*names):
-        router.push(made := Runtime(*names))
+        router.push(made := Runtime(lambda *call: ("taken", *call), *names))
         return made
 
     router.clear()

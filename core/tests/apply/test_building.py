@@ -175,12 +175,11 @@ class TestGet:
         assert builder.asked == ["a", "a"]
 
 
-class TestThreads:
-    def test_one_that_needs_itself_fails_instead_of_waiting_for_ever(self, builds, builder):
-        builder.actions["a"] = lambda: builds.get("a")
-        with pytest.raises(BuildError, match="'a' is needed while it is being built"):
-            builds.get("a")
-        assert "a" in builds.failed
+def test_one_that_needs_itself_fails_instead_of_waiting_for_ever(builds, builder):
+    builder.actions["a"] = lambda: builds.get("a")
+    with pytest.raises(BuildError, match="'a' is needed while it is being built"):
+        builds.get("a")
+    assert "a" in builds.failed
 
 
 def failing(builds, names):

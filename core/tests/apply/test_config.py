@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry, as_registry
-from flashinfer_bench.errors import ConfigError, DuplicateNameError
+from flashinfer_bench.errors import ConfigError
 
 
 class TestApplyConfig:
@@ -49,24 +49,14 @@ class TestApplyConfig:
         assert ApplyConfig(max_atol=value, max_rtol=value).max_rtol == value
 
 
-class TestRegistry:
-    def test_a_definition_without_settings_gets_the_default(self):
-        own, default = ApplyConfig(max_failures=7), ApplyConfig(strict=True)
-        registry = ApplyConfigRegistry(default, {"gemm": own})
-        assert registry.get("gemm") is own
-        assert registry.get("other") is default
-
-    def test_settings_are_not_replaced_by_accident(self):
-        registry = ApplyConfigRegistry()
-        registry.register("gemm", ApplyConfig(strict=True))
-        with pytest.raises(DuplicateNameError, match="gemm"):
-            registry.register("gemm", ApplyConfig())
-        registry.register("gemm", ApplyConfig(), override=True)
-        assert registry.get("gemm") == ApplyConfig()
+def test_a_definition_without_settings_gets_the_default():
+    own, default = ApplyConfig(max_failures=7), ApplyConfig(strict=True)
+    registry = ApplyConfigRegistry(default, {"gemm": own})
+    assert registry.get("gemm") is own
+    assert registry.get("other") is default
 
 
-class TestAsRegistry:
-    @pytest.mark.parametrize("config", [{}, "strict", 3])
-    def test_anything_else_is_refused(self, config):
-        with pytest.raises(ConfigError, match="ApplyConfig"):
-            as_registry(config)
+@pytest.mark.parametrize("config", [{}, "strict", 3])
+def test_other_settings_are_refused(config):
+    with pytest.raises(ConfigError, match="ApplyConfig"):
+        as_registry(config)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fib_tests import definitions
 from flashinfer_bench.apply import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
 from flashinfer_bench.apply.dispatch.layout import Keying, Layout
 from flashinfer_bench.apply.keys import ApplyKeyFactory
@@ -141,20 +142,19 @@ class TestPlaces:
         assert builder.axes_only
 
 
-class TestAxesOnlyIsSaidOfABuilder:
-    @pytest.mark.parametrize(
-        "step", ["build_from_args", "build_from_workload", "features", "axes_of", "axes_in"]
-    )
-    def test_but_not_if_a_subclass_changes_a_step(self, definition, step):
-        inherited = getattr(AxesOnlyKeyBuilder, step)
+@pytest.mark.parametrize(
+    "step", ["build_from_args", "build_from_workload", "features", "axes_of", "axes_in"]
+)
+def test_axes_only_is_not_said_of_a_builder_that_changes_a_step(definition, step):
+    inherited = getattr(AxesOnlyKeyBuilder, step)
 
-        def changed(self, *args, **kwargs):
-            return inherited(self, *args, **kwargs)
+    def changed(self, *args, **kwargs):
+        return inherited(self, *args, **kwargs)
 
-        other = type("Other", (AxesOnlyKeyBuilder,), {step: changed})
-        assert not other(definition).axes_only
-        # … nor, for that matter, if the change is one level up.
-        assert not type("Child", (other,), {})(definition).axes_only
+    other = type("Other", (AxesOnlyKeyBuilder,), {step: changed})
+    assert not other(definition).axes_only
+    # … nor, for that matter, if the change is one level up.
+    assert not type("Child", (other,), {})(definition).axes_only
 
 
 class TestThoseOfTheFirstRelease:
@@ -262,22 +262,13 @@ def spec(name="mine", op_types=("gqa_paged",), of="Mine", **more):
 
 
 def define(op_type, k=4):
-    return Definition.model_validate(
-        {
-            "name": f"some_{op_type}",
-            "op_type": op_type,
-            "axes": {"n": {"type": "var"}, "k": {"type": "const", "value": k}},
-            "inputs": {"x": {"shape": ["n", "k"], "dtype": "float32"}},
-            "outputs": {"y": {"shape": ["n", "k"], "dtype": "float32"}},
-            "reference": "def run(x):\n    return x\n",
-        }
-    )
+    x = {"shape": ["n", "k"], "dtype": "float32"}
+    return definitions.definition(f"some_{op_type}", {"x": x}, {"y": x}, op_type=op_type, k=k)
 
 
-class TestCore:
-    def test_without_any_records_there_are_still_the_axes(self):
-        use(core=False)
-        assert ApplyKeyFactory.for_type("gemm") is AxesOnlyKeyBuilder
+def test_without_any_records_there_are_still_the_axes():
+    use(core=False)
+    assert ApplyKeyFactory.for_type("gemm") is AxesOnlyKeyBuilder
 
 
 class TestPlugins:

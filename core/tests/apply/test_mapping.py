@@ -207,10 +207,8 @@ class TestSolutions:
 
     def test_one_whose_outputs_cannot_be_allocated_raises(self):
         """Their size follows from no input: there is no call that it could take."""
-        axes = {"rows": {"type": "var"}, "hidden": {"type": "const", "value": 8}}
-        axes["others"] = {"type": "var"}
         outputs = {"y": {"shape": ["others"], "dtype": "float32"}}
-        known = dataset(definition(axes=axes, outputs=outputs))
+        known = dataset(definition(outputs=outputs))
         code = "def run(x, weight, y):\n    y.fill_(3)\n"
         norm, calls = library()
         taking = solution("taking", code=code, destination_passing_style=True)
@@ -239,11 +237,10 @@ class TestSolutions:
         assert router.active == ()
 
 
-class TestRefusals:
-    def test_a_callable_that_does_not_take_the_inputs(self):
-        with pytest.raises(ConfigError, match="'weight'"):
-            enable_mapping({"norm_h8": lambda x: x}, dataset=KNOWN)
-        assert router.active == ()
+def test_a_callable_that_does_not_take_the_inputs():
+    with pytest.raises(ConfigError, match="'weight'"):
+        enable_mapping({"norm_h8": lambda x: x}, dataset=KNOWN)
+    assert router.active == ()
 
 
 def test_names_without_end_are_counted():
@@ -294,29 +291,28 @@ def known(request):
     return KNOWN if request.param == "known" else None
 
 
-class TestWaysToCall:
-    def test_a_function_that_tells_nothing_of_its_arguments(self):
-        """Other arguments than those of the definition go to the original; so says nobody."""
-        calls = []
+def test_a_function_that_tells_nothing_of_its_arguments():
+    """Other arguments than those of the definition go to the original; so says nobody."""
+    calls = []
 
-        def original(*args, **kwargs):
-            calls.append(args)
-            return -1
+    def original(*args, **kwargs):
+        calls.append(args)
+        return -1
 
-        wrapped = always(original, name="compiled")
-        with enable_mapping({"norm_h8": thrice}, dataset=KNOWN):
-            for _ in range(2):
-                assert torch.equal(wrapped(rows(), W), rows(3))
-                assert torch.equal(wrapped(rows(), weight=W), rows(3))
-                out = rows(0)
-                assert wrapped(rows(), W, out) is None
-                assert torch.equal(out, rows(3))
-                assert wrapped(rows(), W, 1e-6, None) == -1
-                assert wrapped(rows()) == -1
-                assert wrapped(rows(), gamma=W) == -1
-                assert wrapped(rows(), W, weight=W) == -1
-            assert only()["misses"] == {"arguments": 8}
-        assert len(calls) == 8
+    wrapped = always(original, name="compiled")
+    with enable_mapping({"norm_h8": thrice}, dataset=KNOWN):
+        for _ in range(2):
+            assert torch.equal(wrapped(rows(), W), rows(3))
+            assert torch.equal(wrapped(rows(), weight=W), rows(3))
+            out = rows(0)
+            assert wrapped(rows(), W, out) is None
+            assert torch.equal(out, rows(3))
+            assert wrapped(rows(), W, 1e-6, None) == -1
+            assert wrapped(rows()) == -1
+            assert wrapped(rows(), gamma=W) == -1
+            assert wrapped(rows(), W, weight=W) == -1
+        assert only()["misses"] == {"arguments": 8}
+    assert len(calls) == 8
 
 
 class TestBuffers:
@@ -386,7 +382,6 @@ class TestBuffers:
         of = definition(
             inputs={"x": ROWS, "residual": ROWS},
             outputs={"a": {**ROWS, "param": "x"}, "b": {**ROWS, "param": "residual"}},
-            reference="def run(x, residual):\n    return residual, x\n",
         )
 
         def in_place(x, residual) -> None:
@@ -404,19 +399,18 @@ class TestBuffers:
                 wrapped(shared, shared)
 
 
-class TestNesting:
-    def test_one_mapped_function_calls_another(self, known):
-        inner = always(lambda x, weight: -x, of="inner", name="inner")
+def test_one_mapped_function_calls_another(known):
+    inner = always(lambda x, weight: -x, of="inner", name="inner")
 
-        def outer(x, weight):
-            return inner(x, weight) * 10
+    def outer(x, weight):
+        return inner(x, weight) * 10
 
-        outer = always(outer, of="outer", name="outer")
-        both = dataset(definition("inner"), definition("outer")) if known else None
-        with enable_mapping({"inner": thrice}, dataset=both):
-            for _ in range(3):
-                assert torch.equal(outer(rows(), W), rows(30))
-        mapping = {"inner": thrice, "outer": lambda x, weight: inner(x, weight) + 1}
-        with enable_mapping(mapping, dataset=both):
-            for _ in range(3):
-                assert torch.equal(outer(rows(), W), rows(4))
+    outer = always(outer, of="outer", name="outer")
+    both = dataset(definition("inner"), definition("outer")) if known else None
+    with enable_mapping({"inner": thrice}, dataset=both):
+        for _ in range(3):
+            assert torch.equal(outer(rows(), W), rows(30))
+    mapping = {"inner": thrice, "outer": lambda x, weight: inner(x, weight) + 1}
+    with enable_mapping(mapping, dataset=both):
+        for _ in range(3):
+            assert torch.equal(outer(rows(), W), rows(4))

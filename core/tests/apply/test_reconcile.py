@@ -8,30 +8,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fib_tests import definitions  # noqa: E402
 from flashinfer_bench.apply import apply, enable_apply  # noqa: E402
-from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
+from flashinfer_bench.data import TraceSet  # noqa: E402
 from flashinfer_bench.errors import DataError  # noqa: E402
 
 ROWS = {"shape": ["rows", "hidden"], "dtype": "float32"}
 EXTRA, MORE = "argument not in the definition", "more outputs than the definition has"
 
 
-def definition(inputs=("x", "weight"), outputs=("y",), scalars=(), **places):
+def definition(inputs=("x", "weight"), outputs=("y",), **places):
     """Make a definition; `places` gives the `param` of inputs and outputs."""
-    tensors = {name: {**ROWS} for name in (*inputs, *outputs)}
-    tensors.update((name, {"shape": None, "dtype": "float32"}) for name in scalars)
-    for name, param in places.items():
-        tensors[name]["param"] = param
-    return Definition.model_validate(
-        {
-            "name": "norm_h4",
-            "op_type": "norm",
-            "axes": {"rows": {"type": "var"}, "hidden": {"type": "const", "value": 4}},
-            "inputs": {name: tensors[name] for name in inputs},
-            "outputs": {name: tensors[name] for name in (*outputs, *scalars)},
-            "reference": "def run(*inputs):\n    return inputs[0]\n",
-        }
-    )
+    tensors = {n: ROWS | ({"param": places[n]} if n in places else {}) for n in (*inputs, *outputs)}
+    inputs, outputs = ({name: tensors[name] for name in names} for names in (inputs, outputs))
+    return definitions.definition("norm_h4", inputs, outputs, hidden=4)
 
 
 def rows(value=0.0, count=2):

@@ -2,45 +2,134 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fib_tests import routed_norm  # noqa: E402
-from fib_tests.routed_norm import (  # noqa: E402
-    FAILS,
-    IN_PLACE,
-    MINUS,
-    ROW,
-    ROWS,
-    TIMES,
-    WITH_EPS,
-    AddRoute,
-    Library,
-    NormRoute,
-    W,
-    dataset,
-    definition,
-    enabled,
-    rows,
-)
+from fib_tests import runtime_dataset  # noqa: E402
 from flashinfer_bench.apply.api import enable_apply  # noqa: E402
+from flashinfer_bench.apply.config import ApplyConfig  # noqa: E402
 from flashinfer_bench.apply.mapping import stats  # noqa: E402
 from flashinfer_bench.data import Definition, TraceSet  # noqa: E402
 from flashinfer_bench.routing import UnroutableError  # noqa: E402
 from flashinfer_bench.routing import routes as routed  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
-from flashinfer_bench.routing.routes import Route, route_calls, route_stats  # noqa: E402
+from flashinfer_bench.routing.routes import (  # noqa: E402
+    Route,
+    Understood,
+    route_calls,
+    route_stats,
+    signature_of,
+)
 
 pytestmark = pytest.mark.usefixtures("nothing_enabled")
+
+ROWS = runtime_dataset.MATRIX
+ROW = {"shape": ["k"], "dtype": "float32"}
+SCALAR = {"shape": None, "dtype": "float32"}
+
+
+class NormRoute(Route):
+    """``norm(input, weight, eps=1e-6, out=None)``, which multiplies rows by a weight."""
+
+    label = "library.norm"
+    parameters = signature_of("hidden_states", "weight", eps=1e-6)
+    definitions = ("norm_k*",)
+
+    def understand(self, input, weight, eps=1e-6, out=None):
+        return Understood(f"norm_k{input.shape[-1]}", (input, weight, eps), out)
+
+    def deliver(self, understood, result):
+        out = understood.rest
+        if out is None:
+            return result
+        if result.shape != out.shape:
+            raise UnroutableError("outputs of another shape")
+        return out.copy_(result)
+
+    def outputs(self, original, understood, inputs):
+        return original(*inputs)
+
+
+class Library:
+    """Counts calls of the original."""
+
+    def __init__(self, route=NormRoute):
+        self.calls = 0
+        self.norm = route_calls(route(), self._original)
+
+    def _original(self, input, weight, eps=1e-6, out=None):
+        self.calls += 1
+        result = input * weight
+        return result if out is None else out.copy_(result)
+
+
+class AddRoute(Route):
+    """``add_(input, residual)``: adds the one to the other, in place."""
+
+    label = "library.add_"
+    parameters = signature_of("input", "residual")
+    definitions = ("add_k*",)
+
+    def understand(self, input, residual):
+        return Understood(f"add_k{input.shape[-1]}", (input, residual))
+
+    def deliver(self, understood, result):
+        understood.inputs[1].copy_(result)
+
+    def outputs(self, original, understood, inputs):
+        original(*inputs)
+        return inputs[1]
+
+
+NORM = {
+    "inputs": {"hidden_states": ROWS, "weight": ROW},
+    "outputs": {"output": ROWS},
+    "reference": "def run(hidden_states, weight):\n    return hidden_states * weight\n",
+}
+WITH_EPS = {
+    # In another order than that of the function.
+    "inputs": {"eps": SCALAR, "weight": ROW, "hidden_states": ROWS},
+    "reference": "def run(eps, weight, hidden_states):\n    return hidden_states * weight\n",
+}
+IN_PLACE = {
+    "inputs": {"input": ROWS, "residual": ROWS},
+    "outputs": {"sum": {**ROWS, "param": "residual"}},
+    "reference": "def run(input, residual):\n    return residual + input\n",
+}
+TIMES = "def run(hidden_states, weight):\n    return hidden_states * weight\n"
+MINUS = "def run(hidden_states, weight):\n    return -hidden_states * weight\n"
+FAILS = "def run(hidden_states, weight):\n    raise ZeroDivisionError('inside')\n"
+
+
+def dataset(tmp_path, code, name="norm_k4", **changes):
+    """Return a folder with one winner for two rows."""
+    made, about = runtime_dataset.Dataset(tmp_path / "dataset"), {**NORM, **changes}
+    made.definition(name, **about).solution("best", name, source="{tag}", tag=code)
+    record = runtime_dataset.trace("best", 2, of=name)
+    record["workload"]["inputs"] = {each: {"type": "random"} for each in about["inputs"]}
+    made.put(f"traces/op/{name}.jsonl", json.dumps(record) + "\n")
+    return made.root
+
+
+def rows(count=2, k=4, value=3.0):
+    return torch.full((count, k), value)
+
+
+W = torch.full((4,), 2.0)
+
+
+def enabled(where, **settings):
+    return enable_apply(where, apply_config=ApplyConfig(**settings))
 
 
 class TestDataset:
     def test_solution_answers(self, tmp_path):
         library = Library()
-        with enabled(dataset(tmp_path, MINUS).root) as runtime:
+        with enabled(dataset(tmp_path, MINUS)) as runtime:
             for _ in range(3):
                 assert library.norm(rows(), W)[0, 0] == -6
             assert runtime.stats()["norm_k4"].hits == 3
@@ -50,7 +139,7 @@ class TestDataset:
 
     def test_an_extra_that_the_definition_lacks(self, tmp_path):
         library = Library()
-        with enabled(dataset(tmp_path, MINUS).root):
+        with enabled(dataset(tmp_path, MINUS)):
             assert library.norm(rows(), W, eps=1e-5)[0, 0] == 6
             assert library.norm(rows(), W, eps=1e-6)[0, 0] == -6
         assert route_stats()["library.norm"] == {
@@ -66,14 +155,14 @@ class TestDataset:
         }
         code = odd["reference"]
         library = Library()
-        with caplog.at_level(logging.WARNING), enabled(dataset(tmp_path, code, **odd).root):
+        with caplog.at_level(logging.WARNING), enabled(dataset(tmp_path, code, **odd)):
             assert library.norm(rows(), W)[0, 0] == 6
         assert "norm_k4 (library.norm)" in caplog.text
         assert route_stats()["library.norm"]["refused"] == {routed.NOT_WANTED: 1}
 
     def test_solution_that_fails(self, tmp_path):
         library, out = Library(), torch.zeros(2, 4)
-        with enabled(dataset(tmp_path, FAILS).root) as runtime:
+        with enabled(dataset(tmp_path, FAILS)) as runtime:
             for _ in range(5):
                 assert library.norm(rows(), W, out=out) is out
             assert runtime.stats()["norm_k4"].errors > 0
@@ -82,54 +171,36 @@ class TestDataset:
     def test_torch_compile_takes_the_original(self, tmp_path):
         library = Library()
         compiled = torch.compile(lambda x: library.norm(x, W) + 1, backend="eager", fullgraph=True)
-        with enabled(dataset(tmp_path, MINUS).root):
+        with enabled(dataset(tmp_path, MINUS)):
             assert compiled(rows())[0, 0] == 7
         assert compiled(rows())[0, 0] == 7
         assert route_stats()["library.norm"]["calls"] == 0
 
 
-class TestInputsWithGaps:
-    def half(self, number=0):
-        """Return one of the halves of a tensor, as of a cache for keys and values."""
-        return torch.arange(16.0).view(2, 2, 4).unbind(1)[number]
-
-    @pytest.mark.parametrize("solution", [MINUS, TIMES], ids=["disagrees", "agrees"])
-    def test_they_are_compared_once(self, tmp_path, solution):
-        library = Library()
-        with enabled(dataset(tmp_path, solution).root) as runtime:
-            for number in (0, 1, 0, 1, 0):  # other memory, the same strides
-                x = self.half(number)
-                assert torch.equal(library.norm(x, W), x * 2)
-            hits = runtime.stats()["norm_k4"].hits
-        assert hits == (4 if solution is TIMES else 0)
-        assert library.calls == 6 - hits  # once more, for its outputs
-
-    def test_those_drawn_for_comparison_are_compared(self, tmp_path, monkeypatch):
-        draws = iter([1.0, 1.0, 0.0, *[1.0] * 20])
-        monkeypatch.setattr(
-            "flashinfer_bench.apply.dispatch.hot_path.random.random", lambda: next(draws)
-        )
-        library = Library()
-        with enabled(dataset(tmp_path, TIMES).root, shadow_share=0.5) as runtime:
-            for _ in range(10):
-                assert torch.equal(library.norm(self.half(), W), self.half() * 2)
-            assert runtime.stats()["norm_k4"].hits == 8
-        assert library.calls == 4  # of two that were compared, each with its outputs
+def test_inputs_with_gaps_that_are_drawn_for_comparison(tmp_path, monkeypatch):
+    """One of the halves of a tensor, as of a cache for keys and values."""
+    half, draws = torch.arange(16.0).view(2, 2, 4)[:, 0], iter([1.0, 1.0, 0.0, *[1.0] * 20])
+    monkeypatch.setattr(
+        "flashinfer_bench.apply.dispatch.hot_path.random.random", lambda: next(draws)
+    )
+    library = Library()
+    with enabled(dataset(tmp_path, TIMES), shadow_share=0.5) as runtime:
+        for _ in range(10):
+            assert torch.equal(library.norm(half, W), half * 2)
+        assert runtime.stats()["norm_k4"].hits == 8
+    assert library.calls == 4  # of two that were compared, each with its outputs
 
 
-class TestWatched:
-    def test_told_once_in_both_modes(self, tmp_path):
-        library, told = Library(), []
-        end = router.observe(
-            lambda name, point, args, kwargs: told.append((name, len(args), kwargs))
-        )
-        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=2):
-            library.norm(rows(), W)
-        with enable_apply({"norm_k4": lambda hidden_states, weight: -hidden_states}):
-            library.norm(rows(), W, eps=1e-5)
-        library.norm(rows(), weight=W)
-        end()
-        assert told == [("norm_k4", 3, None)] * 3
+def test_watchers_are_told_once_in_both_modes(tmp_path):
+    library, told = Library(), []
+    end = router.observe(lambda name, point, args, kwargs: told.append((name, len(args), kwargs)))
+    with enabled(dataset(tmp_path, TIMES), shadow_calls=2):
+        library.norm(rows(), W)
+    with enable_apply({"norm_k4": lambda hidden_states, weight: -hidden_states}):
+        library.norm(rows(), W, eps=1e-5)
+    library.norm(rows(), weight=W)
+    end()
+    assert told == [("norm_k4", 3, None)] * 3
 
 
 # ------------------------------------------------------------------------------------ by a mapping
@@ -137,7 +208,8 @@ class TestWatched:
 
 class TestMapping:
     def known(self, **changes):
-        found = Definition.model_validate(definition(**changes))
+        record = runtime_dataset.definition("norm_k4", **{**NORM, **changes})
+        found = Definition.model_validate(record)
         return TraceSet(definitions={found.name: found})
 
     def test_without_the_definition(self):
@@ -222,7 +294,7 @@ class TestMapping:
         assert counted["misses"] == {"outputs of another shape": 1}
 
     def test_what_the_adapter_refuses_is_counted(self, caplog):
-        class Picky(routed_norm.NormRoute):
+        class Picky(NormRoute):
             def understand(self, input, weight, eps=1e-6, out=None):
                 raise UnroutableError("not today")
 
@@ -247,7 +319,7 @@ class TestShadow:
 
     def test_agreeing(self, tmp_path):
         library, out = Library(), torch.zeros(2, 4)
-        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=2) as runtime:
+        with enabled(dataset(tmp_path, TIMES), shadow_calls=2) as runtime:
             assert all(each is out for each in self.calls(library, out=out))
             found = runtime.stats()["norm_k4"]
         assert (found.hits, found.fallbacks, found.errors) == (2, 2, 0)
@@ -264,7 +336,7 @@ class TestShadow:
                 return original(rows(), *inputs[1:])
 
         library, x = Library(Noting), rows()
-        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1):
+        with enabled(dataset(tmp_path, TIMES), shadow_calls=1):
             library.norm(x, W)
         ((given, copies),) = seen
         assert given[0] is x
@@ -279,7 +351,7 @@ class TestShadow:
             outputs = Route.outputs
 
         library = Library(Plain)
-        with enabled(dataset(tmp_path, TIMES).root, shadow_calls=1) as runtime:
+        with enabled(dataset(tmp_path, TIMES), shadow_calls=1) as runtime:
             self.calls(library)
             assert runtime.stats()["norm_k4"].hits == 0
         assert library.calls == 4
@@ -306,7 +378,7 @@ class TestInPlace:
     @pytest.mark.parametrize("code", [PURE, WRITES], ids=["pure", "writes"])
     def test_written_once(self, tmp_path, code, shadow):
         add_, calls = self.library()
-        place = dataset(tmp_path, code, "add_k4", **IN_PLACE).root
+        place = dataset(tmp_path, code, "add_k4", **IN_PLACE)
         residual = rows(value=1.0)
         with enabled(place, shadow_calls=shadow) as runtime:
             for _ in range(4):
@@ -318,7 +390,7 @@ class TestInPlace:
 
     def test_a_wrong_one_never_reaches_the_caller(self, tmp_path):
         add_, _ = self.library()
-        place = dataset(tmp_path, self.WRONG, "add_k4", **IN_PLACE).root
+        place = dataset(tmp_path, self.WRONG, "add_k4", **IN_PLACE)
         residual = rows(value=1.0)
         with enabled(place, shadow_calls=1) as runtime:
             for _ in range(3):

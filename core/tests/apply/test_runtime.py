@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from fib_tests import runtime_dataset  # noqa: E402
 from fib_tests.runtime_dataset import Dataset, sample  # noqa: E402
+from fib_tests.threads import forked_while_held  # noqa: E402
 from flashinfer_bench.apply import (  # noqa: E402
     ApplyConfig,
     ApplyConfigRegistry,
@@ -24,7 +25,6 @@ from flashinfer_bench.apply import (  # noqa: E402
     enable_apply,
     get_runtime,
 )
-from flashinfer_bench.apply import runtime as runtime_module  # noqa: E402
 from flashinfer_bench.data import TraceSet  # noqa: E402
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError  # noqa: E402
 from flashinfer_bench.routing.patch_points import router  # noqa: E402
@@ -217,13 +217,12 @@ class TestWhatIsRefused:
         assert get_runtime() is None
 
 
-class TestBrokenDatasets:
-    def test_a_solution_that_cannot_be_built_costs_itself(self, dataset, caplog):
-        dataset.add("broken", 4, source=runtime_dataset.BROKEN, latency_ms=0.1)
-        runtime = enable_apply(dataset.root)
-        assert [tag_of(double, n) for n in (2, 3, 4)] == [100, 1000, 0]
-        assert "broken" in runtime.problems
-        assert "broken" in caplog.text
+def test_a_solution_that_cannot_be_built_costs_itself(dataset, caplog):
+    dataset.add("broken", 4, source=runtime_dataset.BROKEN, latency_ms=0.1)
+    runtime = enable_apply(dataset.root)
+    assert [tag_of(double, n) for n in (2, 3, 4)] == [100, 1000, 0]
+    assert "broken" in runtime.problems
+    assert "broken" in caplog.text
 
 
 class TestRecursion:
@@ -290,60 +289,57 @@ class TestWhatHasChanged:
         assert tag_of(double) == 5
 
 
-class TestFailures:
-    def test_of_the_dataset_change_nothing(self, growing, tmp_path):
+def test_failures_of_the_dataset_change_nothing(growing, tmp_path):
+    runtime = enable_apply(growing.root)
+    with pytest.raises(DatasetNotFoundError):
+        runtime.rebuild(tmp_path / "nowhere")
+    assert tag_of(double) == FIRST
+    improve(growing)
+    runtime.rebuild()
+    assert tag_of(double) == SECOND
+
+
+def test_a_call_that_is_running_ends_with_what_it_began_with(growing):
+    growing.add(
+        "waits",
+        5,
+        source="import gate\n\ndef run(x):\n    return gate.wait(x) + {tag}\n",
+        tag=3,
+    )
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Gate:
+        @staticmethod
+        def wait(x):
+            inside.set()
+            assert go_on.wait(30)
+            return x
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "gate", Gate)
         runtime = enable_apply(growing.root)
-        with pytest.raises(DatasetNotFoundError):
-            runtime.rebuild(tmp_path / "nowhere")
-        assert tag_of(double) == FIRST
+        found = []
+        thread = threading.Thread(target=lambda: found.append(tag_of(double, 5)))
+        thread.start()
+        assert inside.wait(30)
         improve(growing)
         runtime.rebuild()
-        assert tag_of(double) == SECOND
-
-
-class TestUnderLoad:
-    def test_a_call_that_is_running_ends_with_what_it_began_with(self, growing):
-        growing.add(
-            "waits",
-            5,
-            source="import gate\n\ndef run(x):\n    return gate.wait(x) + {tag}\n",
-            tag=3,
-        )
-        inside, go_on = threading.Event(), threading.Event()
-
-        class Gate:
-            @staticmethod
-            def wait(x):
-                inside.set()
-                assert go_on.wait(30)
-                return x
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(__import__("sys").modules, "gate", Gate)
-            runtime = enable_apply(growing.root)
-            found = []
-            thread = threading.Thread(target=lambda: found.append(tag_of(double, 5)))
-            thread.start()
-            assert inside.wait(30)
-            improve(growing)
-            runtime.rebuild()
-            runtime.stop()
-            gc.collect()
-            go_on.set()
-            thread.join()
-        assert found == [3]
-
-
-class TestMemory:
-    def test_the_old_is_dropped_when_nobody_uses_it(self, growing):
-        runtime = enable_apply(growing.root)
-        tag_of(double)
-        tag_of(single)
-        old = weakref.ref(runtime._generation)
-        runtime.rebuild()
-        tag_of(double)
+        runtime.stop()
         gc.collect()
-        assert old() is None
+        go_on.set()
+        thread.join()
+    assert found == [3]
+
+
+def test_the_old_table_is_dropped_when_nobody_uses_it(growing):
+    runtime = enable_apply(growing.root)
+    tag_of(double)
+    tag_of(single)
+    old = weakref.ref(runtime._generation)
+    runtime.rebuild()
+    tag_of(double)
+    gc.collect()
+    assert old() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -351,31 +347,15 @@ class TestMemory:
 def test_a_child_that_is_forked_while_a_thread_rebuilds_may_change_it_for_itself(growing):
     runtime = enable_apply(growing.root)
     tag_of(double)
-    held, done = threading.Event(), threading.Event()
 
-    def hold():
-        with runtime_module.changing, router._lock:
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(30)
-    if (child := os.fork()) == 0:
-        status = 99
-        try:
-            assert tag_of(double) == FIRST
-            growing.add("own", 2, tag=7, latency_ms=0.5)
-            runtime.rebuild()
-            status = tag_of(double)
-        finally:
-            os._exit(status)
-    try:
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    def works():
         assert tag_of(double) == FIRST
-    finally:
-        done.set()
-        thread.join()
+        growing.add("own", 2, tag=7, latency_ms=0.5)
+        runtime.rebuild()
+        return tag_of(double) == 7
+
+    assert forked_while_held([router.changing, router._lock], works)
+    assert tag_of(double) == FIRST
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -173,10 +173,9 @@ class TestIntegrity:
         assert refused(passed(extra={"integrity": {"trust": "full"}}), BF16) is None
 
 
-class TestRun:
-    def test_a_latency_of_nothing_is_no_measurement(self):
-        assert refused(passed(latency=0.0), BF16) == "latency"
-        assert refused(passed(latency=1e-9), BF16) is None
+def test_a_latency_of_nothing_is_no_measurement():
+    assert refused(passed(latency=0.0), BF16) == "latency"
+    assert refused(passed(latency=1e-9), BF16) is None
 
 
 def rankings(*keys):

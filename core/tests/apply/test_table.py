@@ -36,10 +36,9 @@ def table_of(tmp_path):
     return build
 
 
-class TestWinners:
-    def test_the_same_trace_twice_changes_nothing(self, table_of):
-        traces = [make.trace("fast", 1.0), make.trace("slow", 2.0)]
-        assert table_of(traces).digest == table_of(traces * 3).digest
+def test_the_same_trace_twice_changes_nothing(table_of):
+    traces = [make.trace("fast", 1.0), make.trace("slow", 2.0)]
+    assert table_of(traces).digest == table_of(traces * 3).digest
 
 
 class TestEligibility:
@@ -141,9 +140,6 @@ class TestOldNames:
 # ---------------------------------------------------------------------------------------- datasets
 
 
-HERE, key = make.HERE, make.key
-
-
 class TestDatasets:
     def test_there_is_none(self, tmp_path):
         with pytest.raises(DatasetNotFoundError, match="does not exist"):
@@ -232,22 +228,8 @@ class TestSource:
     def folder(self, tmp_path):
         return make.Folder.of(tmp_path / "dataset", [make.trace(), make.trace("slow", 2.0)])
 
-    @pytest.fixture(params=["folder", "memory"])
-    def source(self, request, folder):
-        dataset = folder.root
-        if request.param == "memory":
-            dataset = TraceSet.from_path(folder.root)
-        return ApplyTable.load_or_build(dataset, hardware=HERE).source
-
-    def test_it_has_definitions_and_solutions(self, source, folder):
-        assert source.root == folder.root
-        assert source.definition("scale").op_type == "scaling"
-        assert source.solution("slow").definition == "scale"
-        assert source.definition("scale") is source.definition("scale")
-        assert list(source.definitions) == ["scale"]
-        assert sorted(source.solutions) == ["fast", "slow"]
-
-    def test_unknown_names_come_with_near_ones(self, source):
+    def test_unknown_names_come_with_near_ones(self, folder):
+        source = ApplyTable.load_or_build(folder.root, hardware=HERE).source
         with pytest.raises(UnknownNameError, match="did you mean scale"):
             source.definition("scales")
         with pytest.raises(UnknownNameError, match="available solutions: fast, slow"):

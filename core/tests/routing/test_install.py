@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 from importlib import import_module as load
 
 import pytest
 
+from fib_tests.threads import forked_while_held
 from flashinfer_bench.routing.installation import Installation
 from flashinfer_bench.routing.patch_points import Router
 
@@ -278,33 +278,32 @@ class TestSelection:
 # ----------------------------------------------------------------------- threads, forks, processes
 
 
-class TestThreads:
-    def test_an_import_does_not_wait_for_who_is_at_it(self, world, spec, runtime):
-        """A thread that discovers plugins may need what another thread is importing."""
-        name = world.library()
-        slow = world.write("slow", "VALUE = 1\n")
-        world.adapter(spec(f"{name}.scale"))
-        world.write("outer", f"import {slow}\nimport {name}\nDONE = True\n")
-        inside, go_on = threading.Event(), threading.Event()
-        catalog = world.catalog
+def test_an_import_does_not_wait_for_who_is_at_it(world, spec, runtime):
+    """A thread that discovers plugins may need what another thread is importing."""
+    name = world.library()
+    slow = world.write("slow", "VALUE = 1\n")
+    world.adapter(spec(f"{name}.scale"))
+    world.write("outer", f"import {slow}\nimport {name}\nDONE = True\n")
+    inside, go_on = threading.Event(), threading.Event()
+    catalog = world.catalog
 
-        def discover():
-            inside.set()
-            assert go_on.wait(60)
-            return catalog()
+    def discover():
+        inside.set()
+        assert go_on.wait(60)
+        return catalog()
 
-        world.catalog = discover
-        installation = world.install()
-        enabling = threading.Thread(target=world.router.push, args=(runtime("any"),))
-        enabling.start()
-        assert inside.wait(60)
-        # The other thread has the lock; an import that is told of returns nevertheless.
-        installation._hook.wait_for([name])
-        lib = load(name)
-        assert not hasattr(lib.scale, "__wrapped__")
-        go_on.set()
-        enabling.join(60)
-        assert hasattr(lib.scale, "__wrapped__")
+    world.catalog = discover
+    installation = world.install()
+    enabling = threading.Thread(target=world.router.push, args=(runtime("any"),))
+    enabling.start()
+    assert inside.wait(60)
+    # The other thread has the lock; an import that is told of returns nevertheless.
+    installation._hook.wait_for([name])
+    lib = load(name)
+    assert not hasattr(lib.scale, "__wrapped__")
+    go_on.set()
+    enabling.join(60)
+    assert hasattr(lib.scale, "__wrapped__")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -314,30 +313,15 @@ def test_a_child_that_is_forked_amid_it(world, spec, runtime):
     world.adapter(spec(f"{lib.__name__}.scale", "mul"), spec(f"{lib.__name__}.shift", "add"))
     installation = world.install()
     world.router.push(runtime("mul"))
-    held, release = threading.Event(), threading.Event()
 
-    def hold():
-        with installation._lock, world.manager._lock, world.router._lock:
-            held.set()
-            release.wait(60)
+    def works():
+        for each in (world.router, world.manager, installation):
+            each.after_fork()
+        world.router.push(runtime("add"))
+        right = hasattr(lib.shift, "__wrapped__") and not hasattr(lib.scale, "__wrapped__")
+        world.router.clear()
+        return right and not hasattr(lib.shift, "__wrapped__")
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    if (child := os.fork()) == 0:
-        signal.alarm(60)  # rather than wait for ever
-        code = 1
-        try:
-            world.router.after_fork()
-            world.manager.after_fork()
-            installation.after_fork()
-            world.router.push(runtime("add"))
-            right = hasattr(lib.shift, "__wrapped__") and not hasattr(lib.scale, "__wrapped__")
-            world.router.clear()
-            code = 0 if right and not hasattr(lib.shift, "__wrapped__") else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    release.set()
-    thread.join()
+    locks = [installation._lock, world.manager._lock, world.router._lock]
+    assert forked_while_held(locks, works)
     assert hasattr(lib.scale, "__wrapped__")

@@ -249,31 +249,29 @@ class TestObservers:
             through(point, fallback=lambda: {}["mine"])
 
 
-class TestWhatIsWanted:
-    def test_of_the_innermost_and_of_watchers(self, router):
-        assert router.wanted() == []
-        router.push(Runtime("a", "x"))
-        router.push(Empty("b", "b"))
-        router.observe(lambda *_: None, "a")
-        router.observe(lambda *_: None, "b")
-        assert router.wanted() == ["b", "a"]
+def test_wanted_is_what_the_innermost_and_watchers_want(router):
+    assert router.wanted() == []
+    router.push(Runtime("a", "x"))
+    router.push(Empty("b", "b"))
+    router.observe(lambda *_: None, "a")
+    router.observe(lambda *_: None, "b")
+    assert router.wanted() == ["b", "a"]
 
 
-class TestImports:
-    @pytest.mark.parametrize("broken", ["None", "type(sys)('broken')"])
-    def test_what_cannot_be_imported_costs_adapters_alone(self, broken):
-        """An installation with a part missing: everything else goes on."""
-        code = dedent(f"""
-            import logging, sys
-            logging.basicConfig(format="%(name)s: %(message)s")
-            sys.modules["flashinfer_bench.routing.installation"] = {broken}
-            from flashinfer_bench.routing.patch_points import router
-            end = router.observe(lambda *_: print("told"), "d")
-            router.call_of("d")((), None, lambda: print("called"))
-            end()
-            print(router.in_use)
-        """)
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.stdout.split() == ["told", "called", "False"], done.stderr
-        assert "patch_points: adapters could not be brought up" in done.stderr
+@pytest.mark.parametrize("broken", ["None", "type(sys)('broken')"])
+def test_what_cannot_be_imported_costs_adapters_alone(broken):
+    """An installation with a part missing: everything else goes on."""
+    code = dedent(f"""
+        import logging, sys
+        logging.basicConfig(format="%(name)s: %(message)s")
+        sys.modules["flashinfer_bench.routing.installation"] = {broken}
+        from flashinfer_bench.routing.patch_points import router
+        end = router.observe(lambda *_: print("told"), "d")
+        router.call_of("d")((), None, lambda: print("called"))
+        end()
+        print(router.in_use)
+    """)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["told", "called", "False"], done.stderr
+    assert "patch_points: adapters could not be brought up" in done.stderr

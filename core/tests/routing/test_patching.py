@@ -237,21 +237,19 @@ class TestPeculiarTargets:
         ]
 
 
-class TestLookUp:
-    def test_nothing_is_imported_or_woken(self, world):
-        name = world.write("lazy", "def __getattr__(name):\n    raise OSError(name)\n")
-        world.write("lazy.sub", "def f(): pass\n")
-        with pytest.raises(NotPatchedError) as caught:
-            look_up(f"{name}.sub.f")
-        assert (caught.value.state, caught.value.module) == ("waiting", name)
-        assert name not in sys.modules
-        importlib.import_module(name)
-        with pytest.raises(NotPatchedError) as caught:
-            look_up(f"{name}.sub.f")
-        assert (caught.value.state, caught.value.module) == ("waiting", f"{name}.sub")
-        assert f"{name}.sub" not in sys.modules
-        with pytest.raises(NotPatchedError, match="creates some names on demand") as caught:
-            look_up(f"{name}.f")
-        assert caught.value.state == "missing"
-        importlib.import_module(f"{name}.sub")
-        assert look_up(f"{name}.sub.f").function is sys.modules[f"{name}.sub"].f
+def test_looking_up_imports_and_wakes_nothing(world):
+    name = world.write("lazy", "def __getattr__(name):\n    raise OSError(name)\n")
+    world.write("lazy.sub", "def f(): pass\n")
+    with pytest.raises(NotPatchedError, match=f"^{name} is not imported yet") as caught:
+        look_up(f"{name}.sub.f")
+    assert caught.value.state == "waiting"
+    assert name not in sys.modules
+    importlib.import_module(name)
+    with pytest.raises(NotPatchedError, match=f"^{name}.sub is not imported yet"):
+        look_up(f"{name}.sub.f")
+    assert f"{name}.sub" not in sys.modules
+    with pytest.raises(NotPatchedError, match="creates some names on demand") as caught:
+        look_up(f"{name}.f")
+    assert caught.value.state == "missing"
+    importlib.import_module(f"{name}.sub")
+    assert look_up(f"{name}.sub.f").function is sys.modules[f"{name}.sub"].f

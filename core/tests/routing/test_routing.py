@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from textwrap import dedent
 from typing import ClassVar
@@ -16,21 +16,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fib_tests
-from fib_tests.routed_use import (
-    ScaleRoute,
-    Scaling,
-    counts,
-    enable,
-    missing,
-    nothing_enabled,  # noqa: F401 - a fixture for each test
-    watch,
-    wrap,
-)
+from fib_tests.routed_library import Library, Runtime, ScaleRoute, Scaling, missing, negative
+from fib_tests.threads import at_once
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing import routes as routed
 from flashinfer_bench.routing.binding import EXTRAS, reordered, signature_of
 from flashinfer_bench.routing.patch_points import router
-from flashinfer_bench.routing.routes import route_calls
+from flashinfer_bench.routing.routes import route_calls, route_stats
+
+
+@pytest.fixture(autouse=True)
+def nothing_enabled(monkeypatch):
+    monkeypatch.setattr(routed, "_counters", {})
+    router.clear()
+    yield
+    router.clear()
+    gc.collect()
+
+
+@pytest.fixture
+def library():
+    return Library()
+
+
+def wrap(library, route=None):
+    return route_calls(route or ScaleRoute(), library.function())
+
+
+def enable(call=negative):
+    router.push(made := Runtime(call, "scale_h2"))
+    return made
+
+
+def counts():
+    return route_stats()["library.scale"]
 
 
 class TestNothingEnabled:
@@ -149,33 +168,28 @@ class TestRefused:
 # --------------------------------------------------------- within one another, in threads, watched
 
 
-class TestNested:
-    def test_calls_inside_of_a_solution(self, library):
-        wrapper = wrap(library)
-        enable(lambda args, kwargs, fallback: [*wrapper(args[0], args[1])])
-        notes, end = watch("scale_h2")
-        assert wrapper([1.0, 2.0], 3) == [3.0, 6.0]
-        end()
-        assert len(notes) == 1
-        assert counts()["calls"] == 1
+def test_calls_inside_of_a_solution_are_its_own(library):
+    wrapper = wrap(library)
+    enable(lambda args, kwargs, fallback: [*wrapper(args[0], args[1])])
+    notes = []
+    end = router.observe(lambda *call: notes.append(call), "scale_h2")
+    assert wrapper([1.0, 2.0], 3) == [3.0, 6.0]
+    end()
+    assert len(notes) == 1
+    assert counts()["calls"] == 1
 
 
-class TestThreads:
-    def test_counts_add_up(self, library):
-        wrapper = wrap(library)
-        enable()
+def test_counts_of_threads_add_up(library):
+    wrapper = wrap(library)
+    enable()
 
-        def work():
-            for _ in range(500):
-                wrapper([1.0, 2.0], 3)
-                wrapper((1.0, 2.0), 3)
+    def work():
+        for _ in range(500):
+            wrapper([1.0, 2.0], 3)
+            wrapper((1.0, 2.0), 3)
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert counts() == {"calls": 4000, "routed": 2000, "refused": {"no list": 2000}}
+    at_once(4, work)
+    assert counts() == {"calls": 4000, "routed": 2000, "refused": {"no list": 2000}}
 
 
 class TestAdapter:

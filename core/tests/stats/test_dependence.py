@@ -10,7 +10,7 @@ from flashinfer_bench.stats.dependence import Spread, count_variance
 def typical(take, count, runs=60):
     """Return the median factor over runs of a timer."""
     rng = random.Random(8)
-    return median(count_variance(Spread.of(take(rng, count))).factor for _ in range(runs))
+    return median(count_variance(Spread.of(take(rng, count)))[0] for _ in range(runs))
 
 
 def independent(rng, count):

@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 from fib_tests.recorded import GEMM, Sink, gemm_inputs, written
+from fib_tests.threads import forked_while_held
 from flashinfer_bench.apply import apply
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.errors import ConfigError, DatasetNotFoundError
@@ -154,29 +155,12 @@ class TestEnvironment:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-class TestFork:
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-    def test_locks_that_another_thread_holds(self, root, sink):
-        import threading
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_while_another_thread_holds_the_locks(root, sink):
+    tracing = TracingRuntime(root, BY_AXES, store=sink).start()
 
-        tracing = TracingRuntime(root, BY_AXES, store=sink).start()
-        holding, done = threading.Event(), threading.Event()
+    def works():
+        call(1)
+        return tracing.flush()["entries"] == 1
 
-        def hold():
-            with tracing.lock, tracing._write_lock:
-                holding.set()
-                done.wait()
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        holding.wait()
-        child = os.fork()
-        if child == 0:
-            try:
-                call(1)
-                os._exit(0 if tracing.flush()["entries"] == 1 else 1)
-            finally:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
-        done.set()
-        thread.join()
+    assert forked_while_held([tracing.lock, tracing._write_lock], works)

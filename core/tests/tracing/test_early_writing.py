@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from textwrap import dedent
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from fib_tests import forked
 from fib_tests.damage import assert_clean
 from fib_tests.recorded import DECODE, GEMM, Sink, decode_inputs, gemm_inputs, written
+from fib_tests.threads import eventually
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.tracing import (
     FilterPolicy,
@@ -46,13 +46,6 @@ def wait():
 def start(root, script):
     command = [sys.executable, "-c", START + dedent(script), str(root)]
     return forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.02)
 
 
 def lines(root):
@@ -125,7 +118,7 @@ def test_a_full_disk_that_is_freed(root):
     assert b"3 workloads could not be written, and will be retried" in told
     assert lines(root) == []
     process.send_signal(signal.SIGUSR1)
-    until(lambda: lines(root) == [1, 2, 3])
+    assert eventually(lambda: lines(root) == [1, 2, 3])
     process.kill()
     assert process.communicate(timeout=60)[1].count(b"could not be written") == 0
 
@@ -142,11 +135,11 @@ def test_a_dataset_that_is_away_for_a_while(soon, root, caplog):
     tracing = TracingRuntime(root, TracingConfig())
     away = shutil.move(root, root.with_name("away"))
     tracing.collect(GEMM.name, gemm_inputs(1))
-    until(lambda: "will be retried" in caplog.text)
+    assert eventually(lambda: "will be retried" in caplog.text)
     assert not root.exists()
     tracing.collect(GEMM.name, gemm_inputs(2))
     shutil.move(away, root)
-    until(lambda: lines(root) == [1, 2])
+    assert eventually(lambda: lines(root) == [1, 2])
     report = {"entries": 2, "written": 2, "known": 0, "lost": 0}
     assert tracing.flush() == report, "what the thread has done counts as well"
     shutil.rmtree(root)
@@ -165,9 +158,9 @@ def test_a_store_that_answers_nonsense_once(soon, root):
 
     tracing = TracingRuntime(root, TracingConfig(), store=Odd())
     tracing.collect(GEMM.name, gemm_inputs(1))
-    until(lambda: tracing.stats()["lost"] == 1)
+    assert eventually(lambda: tracing.stats()["lost"] == 1)
     tracing.collect(GEMM.name, gemm_inputs(2))
-    until(lambda: len(sink.entries) == 1)
+    assert eventually(lambda: len(sink.entries) == 1)
     assert tracing.flush() == {"entries": 2, "written": 1, "known": 0, "lost": 1}
 
 
@@ -205,7 +198,7 @@ def test_a_policy_that_chooses_at_the_end(soon, root, sink, policy):
     for number in (1, 2, 3):
         tracing.collect(DECODE.name, decode_inputs([number]))
         tracing.collect(GEMM.name, gemm_inputs(number))
-        until(lambda number=number: len(sink.entries) == number)
+        assert eventually(lambda number=number: len(sink.entries) == number)
     tracing.flush()
     chosen = [each["num_kv_indices"] for each in sink.axes(DECODE.name)]
     assert chosen == [3]
@@ -224,7 +217,7 @@ def test_what_a_graph_refers_to_waits(soon, root, sink, monkeypatch):
         captured[0].fill_(value)
         assert tracing.snapshot_graph_tensors() == 1
         tracing.collect(GEMM.name, gemm_inputs(value))
-        until(lambda value=value: len(sink.entries) == value)
+        assert eventually(lambda value=value: len(sink.entries) == value)
     assert asked == {threading.current_thread().name}, "CUDA is asked by the thread of the call"
     tracing.flush()
     assert sink.axes() == [{"M": 1}, {"M": 2}, {"M": 7}]

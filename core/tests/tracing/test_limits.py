@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import time
 
 import pytest
 import torch
 
 from fib_tests.recorded import GEMM, Sink, gemm_inputs
+from fib_tests.threads import eventually
 from flashinfer_bench.tracing import TracingConfig, TracingLimits, TracingRuntime
 from flashinfer_bench.tracing.store import Added
 
@@ -42,10 +42,7 @@ def test_entries_are_handed_over_early(root, policy):
     assert sum(sink.batches) == 500
     assert max(sink.batches) <= 50
     # The threads that have written for this and other tests end when they find nothing to do.
-    deadline = time.monotonic() + 60
-    while held() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert held() == 0
+    assert eventually(lambda: not held())
 
 
 def test_bytes_are_bounded(root):

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -18,15 +17,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fib_tests
 from fib_tests import forked
 from fib_tests import store_calls as calls
 from fib_tests.damage import assert_clean
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.tracing import store as module
 from flashinfer_bench.tracing.store import Added, Store, content_key, workload_uuid
-
-PREAMBLE = Path(fib_tests.__file__).with_name("store_calls.py")
 
 
 @pytest.fixture
@@ -228,12 +224,18 @@ def test_a_deleted_dataset_is_not_made_again(root, store):
 # -------------------------------------------------------------------------------- processes
 
 
-def start(script, *args, prefix=(), **options):
-    begin = f"import sys\nfrom pathlib import Path\nexec(Path({str(PREAMBLE)!r}).read_text())\n"
-    begin += "from flashinfer_bench.tracing.store import *\nroot = Path(sys.argv[1])\n"
-    command = [*prefix, sys.executable, "-c", begin + dedent(script), *map(str, args)]
-    start = subprocess.Popen if prefix else forked.Popen
-    return start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+START = """
+import sys
+from pathlib import Path
+from fib_tests.store_calls import *
+from flashinfer_bench.tracing.store import *
+root = Path(sys.argv[1])
+"""
+
+
+def start(script, *args, **options):
+    command = [sys.executable, "-c", START + dedent(script), *map(str, args)]
+    return forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def finish(process):

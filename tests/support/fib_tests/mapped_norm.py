@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from flashinfer_bench.data import Definition, Solution, TraceSet
+from fib_tests import definitions
+from flashinfer_bench.data import Solution, TraceSet
 
 ROWS = {"shape": ["rows", "hidden"], "dtype": "float32"}
 WEIGHT = {"shape": ["hidden"], "dtype": "float32"}
 W = torch.ones(8)
 
 
-def definition(name="norm_h8", **changes):
-    return Definition.model_validate(
-        {
-            "name": name,
-            "op_type": "norm",
-            "axes": {"rows": {"type": "var"}, "hidden": {"type": "const", "value": 8}},
-            "inputs": {"x": ROWS, "weight": WEIGHT},
-            "outputs": {"y": ROWS},
-            "reference": "def run(x, weight):\n    return x * weight\n",
-            **changes,
-        }
-    )
+def definition(name="norm_h8", inputs=None, outputs=None):
+    inputs = inputs or {"x": ROWS, "weight": WEIGHT}
+    return definitions.definition(name, inputs, outputs or {"y": ROWS}, hidden=8)
 
 
 def solution(name="thrice", of="norm_h8", code="def run(x, weight):\n    return 3 * x\n", **spec):

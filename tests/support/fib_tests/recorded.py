@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashinfer_bench.data import Definition
+from fib_tests.definitions import definition, tensor
 from flashinfer_bench.data.layout import DEFINITIONS
 from flashinfer_bench.tracing.store import Added
 
@@ -30,37 +30,6 @@ class Sink:
 
     def axes(self, name: str | None = None) -> list[dict[str, int]]:
         return [e.axes for e in self.entries if name is None or e.def_name == name]
-
-
-def tensor(*shape: str, dtype: str = "float16") -> dict[str, Any]:
-    return {"shape": list(shape), "dtype": dtype}
-
-
-def definition(
-    name: str,
-    inputs: dict[str, Any],
-    outputs: dict[str, Any],
-    constraints: tuple[str, ...] = (),
-    **constants: int,
-) -> Definition:
-    shapes = [spec["shape"] or () for spec in (inputs | outputs).values()]
-    axes = {axis: None for shape in shapes for axis in shape}
-    return Definition.model_validate(
-        {
-            "name": name,
-            "op_type": "op",
-            "axes": {
-                axis: {"type": "const", "value": constants[axis]}
-                if axis in constants
-                else {"type": "var"}
-                for axis in axes
-            },
-            "inputs": inputs,
-            "outputs": outputs,
-            "constraints": list(constraints),
-            "reference": f"def run({', '.join(inputs)}):\n    pass\n",
-        }
-    )
 
 
 SCALE = {"shape": None, "dtype": "float32"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from flashinfer_bench.routing.patch_points import router
 from flashinfer_bench.routing.routes import (
     Route,
     RouteAdapter,
@@ -67,12 +68,11 @@ class Scaling(RouteAdapter):
 
 
 class Runtime:
-    """Takes calls of some definitions by one function, `call(args, kwargs, fallback)`."""
+    """Takes calls of some definitions by one function, `call(args, kwargs, fallback)`, or none."""
 
-    def __init__(self, call, *names, definitions=()):
+    def __init__(self, call, *names):
         self._call = call
         self._names = names
-        self._definitions = dict(definitions)
 
     def names(self):
         return self._names
@@ -80,11 +80,8 @@ class Runtime:
     def route(self, name, point):
         return self._call
 
-    def definition(self, name):
-        return self._definitions.get(name)
-
     def stop(self):
-        raise NotImplementedError
+        router.remove(self)
 
 
 def negative(args, kwargs, fallback):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import time
 from pathlib import Path
 
 from flashinfer_bench.apply.keys import ApplyKey
@@ -98,18 +96,16 @@ def key(rows=1, columns=2, *feats):
 
 
 class Folder:
-    """A dataset folder whose files are old enough to be relied on."""
+    """A dataset folder."""
 
     def __init__(self, root):
         self.root = Path(root)
         self.root.mkdir(parents=True, exist_ok=True)
 
-    def put(self, name, content, *, age_s=10.0):
+    def put(self, name, content):
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        then = time.time() - age_s
-        os.utime(path, (then, then))
         return path
 
     def definition(self, record, name=None):
@@ -118,8 +114,8 @@ class Folder:
     def solution(self, record, name=None):
         return self.put(f"solutions/{name or record['name']}.json", json.dumps(record))
 
-    def traces(self, records, name="traces/all.jsonl", **options):
-        return self.put(name, "".join(json.dumps(one) + "\n" for one in records), **options)
+    def traces(self, records, name="traces/all.jsonl"):
+        return self.put(name, "".join(json.dumps(one) + "\n" for one in records))
 
     @classmethod
     def of(cls, root, traces=(), definitions=None, solutions=None):

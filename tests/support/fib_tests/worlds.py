@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import sys
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fib_tests.routed_library import Runtime
 from flashinfer_bench.plugins import AdapterSpec, Catalog
 from flashinfer_bench.routing import PatchManager
 from flashinfer_bench.routing.installation import Installation
@@ -71,22 +73,6 @@ class Wrapper:
 class Derived(Wrapper):
     pass
 """
-
-
-class Runtime:
-    """Takes no call, but is active for some definitions."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def names(self):
-        return self._names
-
-    def route(self, name, point):
-        return None
-
-    def stop(self):
-        """Do nothing."""
 
 
 class World:
@@ -175,5 +161,5 @@ def spec():
 
 @pytest.fixture
 def runtime():
-    """Makes a runtime that is active for some definitions."""
-    return Runtime
+    """Makes a runtime that is active for some definitions, and takes no call."""
+    return partial(Runtime, None)

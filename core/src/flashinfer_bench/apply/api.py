@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
 
@@ -137,10 +138,7 @@ def _decorator(target: Union[str, Resolver]) -> Callable[[_Function], _Function]
     activate()
     from flashinfer_bench.apply.wrappers import decorate
 
-    def decorator(function: _Function) -> _Function:
-        return decorate(target, function)  # type: ignore[return-value]
-
-    return decorator
+    return partial(decorate, target)  # type: ignore[return-value]
 
 
 def enable_apply(

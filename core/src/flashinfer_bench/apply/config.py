@@ -111,8 +111,6 @@ class ApplyConfigRegistry(ConfigRegistry[ApplyConfig]):
     """
 
     kind = ApplyConfig
-    wanted = "an ApplyConfig"
-    purpose = "apply"
     default: Optional[ApplyConfig]
 
     @old_parameters

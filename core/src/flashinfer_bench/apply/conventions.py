@@ -30,11 +30,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError, DataError
 from flashinfer_bench.routing.binding import (
+    RESERVED,
     Canonical,
     compile_source,
     drop_object,
     match,
-    positional_tuple,
+    passing,
+    place_of,
     quick_binder,
     reordered,
     returns_of,
@@ -69,7 +71,6 @@ _LSE = "lse"
 _FLAG = "return_"
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
-_ANYTHING = (Exception,)
 _CONTAINERS = (tuple, list, dict, type(None))
 
 
@@ -386,7 +387,7 @@ class Convention:
             operand = self._layout.outputs[index]
             try:
                 sizes = sizes or self._layout.sizes(inputs)
-            except _ANYTHING:  # nested tensors and other objects have no shape
+            except Exception:  # noqa: BLE001 - nested tensors and other objects have no shape
                 return  # the guards reject the call
             wanted = [sizes.get(str(size), size) for size in operand.shape or ()]
             fits = buffer.dtype == operand.dtype and buffer.dim() == len(wanted)
@@ -490,7 +491,7 @@ class Convention:
 def _description(value: Any) -> str:
     try:
         return f"{list(value.shape)} of {value.dtype} on {value.device}"
-    except _ANYTHING:  # not a tensor, or a nested one
+    except Exception:  # noqa: BLE001 - not a tensor, or a nested one
         return f"a {type(value).__name__}"
 
 
@@ -515,17 +516,11 @@ def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
 
 def _unpacking(signature: Signature) -> list[str]:
     """Return source code that assigns each parameter's value to a variable of its name."""
-    positional = positional_tuple(signature)
+    _, positional, _ = passing(signature)
     lines = [] if positional == "()" else [f"{positional} = _fib_args"]
-    by_keyword = [e.name for e in signature.parameters.values() if e.kind is Parameter.KEYWORD_ONLY]
-    lines += [f"{name} = _fib_kwargs[{name!r}]" for name in by_keyword]
-    lines += [
-        f"{each.name} = {{_fib_name: _fib_value for _fib_name, _fib_value in _fib_kwargs.items() "
-        f"if _fib_name not in {by_keyword!r}}}"
-        for each in signature.parameters.values()
-        if each.kind is Parameter.VAR_KEYWORD
-    ]
-    return lines
+    by_name = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    named = [name for name, each in signature.parameters.items() if each.kind in by_name]
+    return lines + [f"{name} = {place_of(signature, name, RESERVED)}" for name in named]
 
 
 # --------------------------------------------------------------------------------- function calls

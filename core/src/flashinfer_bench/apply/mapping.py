@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
-from flashinfer_bench.apply import runtime
 from flashinfer_bench.apply.config import ApplyConfig, as_registry
 from flashinfer_bench.apply.conventions import Convention, bind
 from flashinfer_bench.apply.dispatch.stats import OUTPUTS, REENTRANT, Counters
@@ -70,7 +69,6 @@ logger = logging.getLogger(__name__)
 _NOT_MAPPED = "not in the mapping"
 _SIGNATURE = "signature"  # no call of that function can match the definition
 _ALLOWED = "a callable, a Solution, or the path of a solution's JSON file"
-_ANYTHING = (Exception,)
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -286,7 +284,7 @@ class MappingRuntime(BaseRuntime):
         ConfigError
             If the definition of a solution is neither known nor can be derived.
         """
-        with runtime.changing:
+        with router.changing:
             if self._candidates:
                 router.push(self)
                 try:
@@ -342,7 +340,7 @@ class MappingRuntime(BaseRuntime):
         if self._refused[label]:
             counters = self._counters.setdefault(label, Counters())
             counters.miss(reason)
-            counters.fallback()
+            counters.fallbacks += 1
 
     @property
     def wrapped(self) -> int:
@@ -367,12 +365,11 @@ class MappingRuntime(BaseRuntime):
             and ``misses``: the reasons, as a number by reason. ``error``: calls that raised because
             a solution could not be built, raised, or returned invalid outputs.
         """
-        found = {}
-        for name, one in sorted(self._counters.items()):
-            own = one.snapshot()
-            counts = {"hit": own.hits, "fallback": own.fallbacks, "error": own.errors}
-            found[name] = {**counts, "misses": own.misses}
-        return found
+        counts = {name: each.snapshot() for name, each in sorted(dict(self._counters).items())}
+        return {
+            name: {"hit": n.hits, "fallback": n.fallbacks, "error": n.errors, "misses": n.misses}
+            for name, n in counts.items()
+        }
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return the callable for the calls of a point; see `routing.patch_points.Runtime`."""
@@ -403,8 +400,8 @@ class MappingRuntime(BaseRuntime):
                     result = take(args, kwargs, fallback)
                 except UnroutableError as error:
                     reason = error.reason
-                except _ANYTHING:
-                    counters.error()
+                except Exception:
+                    counters.errors += 1
                     raise
                 else:
                     counters.hits += 1
@@ -417,7 +414,7 @@ class MappingRuntime(BaseRuntime):
                 finally:
                     running.now = False
             counters.miss(reason)
-            counters.fallback()
+            counters.fallbacks += 1
             if fallback is None:
                 why = f"its solution does not handle this call ({reason})"
                 raise RuntimeError(no_fallback(name, why))
@@ -436,7 +433,7 @@ class MappingRuntime(BaseRuntime):
             made = fallback.define()
         except ConfigError as error:
             raise _not_known(candidate, error.message) from error
-        with runtime.changing:
+        with router.changing:
             self._made.setdefault(name, made)
             self._definitions.setdefault(name, made.definition)
         router.publish(self)  # adapters match calls with it from now on
@@ -556,20 +553,17 @@ class _Later:
         return self._original.outputs(*inputs)
 
 
+@dataclass(frozen=True)
 class _Resolver:
     """Returns the one candidate of a definition for all keys."""
 
-    def __init__(
-        self, candidate: Candidate, label: str, definition: Definition, made: Optional[Made]
-    ) -> None:
-        self._label = f"{candidate.name} (for {label})"
-        self._candidate = candidate
-        self._definition = definition
-        self._made = made
-        self._target: Optional[Target] = None
+    candidate: Candidate
+    label: str
+    definition: Definition
+    made: Optional[Made]
 
-    def resolve(self, key: Optional[ApplyKey]) -> Target:
-        """Return the candidate, built on first use.
+    def resolve(self, _key: Optional[ApplyKey]) -> Target:
+        """Return the candidate, built.
 
         Raises
         ------
@@ -579,21 +573,18 @@ class _Resolver:
         from flashinfer_bench.apply.dispatch.target import Target, by_names
         from flashinfer_bench.compile import default_registry
 
-        if self._target is None:
-            function, solution = self._candidate.function, self._candidate.solution
-            definition = self._definition
-            if function is not None:
-                function = by_names(function, [*definition.inputs])
-                self._target = Target(function, definition, self._label)
-            elif solution is not None and self._made is not None:
-                self._target = self._build_made(solution, self._made)
-            elif solution is not None:
-                runnable = default_registry().build(definition, solution)
-                self._target = Target.from_runnable(runnable, definition, self._label)
-        assert self._target is not None
-        return self._target
+        label = f"{self.candidate.name} (for {self.label})"
+        function, solution = self.candidate.function, self.candidate.solution
+        if function is not None:
+            function = by_names(function, [*self.definition.inputs])
+            return Target(function, self.definition, label)
+        assert solution is not None
+        if self.made is not None:
+            return self._build_made(solution, self.made, label)
+        runnable = default_registry().build(self.definition, solution)
+        return Target.from_runnable(runnable, self.definition, label)
 
-    def _build_made(self, solution: Solution, made: Made) -> Target:
+    def _build_made(self, solution: Solution, made: Made, label: str) -> Target:
         """Build a solution that is written for a library function, without a dataset's definition.
 
         Python functions are called by name with the arguments for which they have parameters;
@@ -622,13 +613,10 @@ class _Resolver:
         else:
             assert failure is not None
             raise failure
-        target = Target.from_runnable(runnable, made.definition, self._label)
+        target = Target.from_runnable(runnable, made.definition, label)
         outputs = [*form.outputs] if target.destination_passing else []
-        names, order, fixed = (
-            [*made.definition.inputs, *outputs],
-            [*form.inputs, *outputs],
-            made.fixed,
-        )
+        names, order = [*made.definition.inputs, *outputs], [*form.inputs, *outputs]
+        fixed = made.fixed
         signature = _signature_of(target.function) if inspect.isfunction(target.function) else None
         taken = {} if signature is None else signature.parameters
         anything = any(each.kind is each.VAR_KEYWORD for each in taken.values())

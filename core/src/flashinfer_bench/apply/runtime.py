@@ -50,20 +50,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ANYTHING = (Exception,)
-
-changing = threading.RLock()
-"""Held while the active runtime, or its content, is replaced."""
-
-
-def _renew_lock() -> None:
-    global changing
-    changing = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # a thread of the parent may hold it
-    os.register_at_fork(after_in_child=_renew_lock)
-
 
 def get_runtime() -> Optional[Runtime]:
     """Return the runtime that answers calls now, or None."""
@@ -121,8 +107,6 @@ class _Dispatching(Runtime):
             if not self._by_name:
                 return self.dispatcher.dispatch(name, args, kwargs or {}, fallback)
             signature = None if point is None else point.signature
-            if args and signature is None:
-                raise TypeError(f"{self.dispatcher!r} takes arguments of '{name}' by name alone")
             names = [
                 each.name
                 for each in (signature.parameters.values() if signature else ())
@@ -195,7 +179,7 @@ def make_call(
 
         try:
             name = target(*given, **(named or {}))
-        except _ANYTHING as error:
+        except Exception as error:
             if fallback is None:
                 raise
             told = f"the resolver {label_of(target)} failed; its calls go to the original"
@@ -403,7 +387,7 @@ class ApplyRuntime(BaseRuntime):
         DatasetNotFoundError, DataError, ConfigError
             As for the class.
         """
-        with changing:
+        with router.changing:
             dataset = self._dataset if trace_set is None else trace_set
             settings = self._config if config is None else config
             generation = self._load(dataset, settings)
@@ -500,28 +484,29 @@ class Generation:
 
         All threads get the same object; two may exist briefly during creation.
         """
-        if name not in self._dispatchers:
+        if name in self.names and name not in self._dispatchers:
             made = None
-            if name in self.names:
-                from flashinfer_bench.apply.dispatch import Counters, Dispatcher
-                from flashinfer_bench.apply.keys import ApplyKeyFactory
-
-                try:
-                    definition = self.table.source.definition(name)
-                    one, config = self.table.definitions[name], self._configs.get(name)
-                    assert config is not None  # otherwise nothing would be chosen
-                    made = Dispatcher(
-                        definition,
-                        TableResolver(definition, one, self.builds, config),
-                        config,
-                        key_builder=ApplyKeyFactory.specialize(definition),
-                        device=self._device,
-                        stats=self._counters.setdefault(name, Counters()),
-                    )
-                except _ANYTHING as error:  # affects only this definition
-                    self._tell(name, f"{type(error).__name__}: {error}")
+            try:
+                made = self._make_dispatcher(name)
+            except Exception as error:  # noqa: BLE001 - affects only this definition
+                self._tell(name, f"{type(error).__name__}: {error}")
             self._dispatchers.setdefault(name, made)
-        return self._dispatchers[name]
+        return self._dispatchers.get(name)
+
+    def _make_dispatcher(self, name: str) -> Dispatcher:
+        from flashinfer_bench.apply.dispatch import Counters, Dispatcher
+        from flashinfer_bench.apply.keys import ApplyKeyFactory
+
+        definition, config = self.table.source.definition(name), self._configs.get(name)
+        assert config is not None  # otherwise nothing would be chosen
+        return Dispatcher(
+            definition,
+            TableResolver(definition, self.table.definitions[name], self.builds, config),
+            config,
+            key_builder=ApplyKeyFactory.specialize(definition),
+            device=self._device,
+            stats=self._counters.setdefault(name, Counters()),
+        )
 
     def route(self, name: str, point: Optional[PatchPoint]) -> Optional[Call]:
         """Return the callable for the calls of a point; see `routing.patch_points.Runtime`."""

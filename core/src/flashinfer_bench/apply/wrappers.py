@@ -130,27 +130,22 @@ def _own_signature(function: Callable[..., Any]) -> Optional[Signature]:
 def _source(target: Union[str, Resolver], signature: Optional[Signature]) -> str:
     parts = ["*_fib_args, **_fib_kwargs"] * 2 + ["_fib_args", "_fib_kwargs"]
     if signature is not None:
-        parts = [
-            binding.parameter_list(signature),
-            binding.argument_list(signature),
-            binding.positional_tuple(signature),
-            binding.keyword_dict(signature),
-        ]
+        parts = [binding.parameter_list(signature), *binding.passing(signature)]
     names = dict(zip(("parameters", "arguments", "args", "kwargs"), parts, strict=True))
     find = _NAMED
     if not isinstance(target, str):
-        find = _RESOLVED.format(asked=_asked(target, signature), arguments=names["arguments"])
+        asked = _asked(target, signature, names["arguments"])
+        find = _RESOLVED.format(asked=asked, arguments=names["arguments"])
     return _WRAPPER.format(find=find, **names)
 
 
-def _asked(resolver: Resolver, signature: Optional[Signature]) -> str:
+def _asked(resolver: Resolver, signature: Optional[Signature], everything: str) -> str:
     """Return how the resolver is called: with the arguments for which it has parameters.
 
     By name if all its names are among the function's parameters, else by position.
     """
     if signature is None:
-        return "*_fib_args, **_fib_kwargs"
-    everything = binding.argument_list(signature)
+        return everything
     try:
         wanted = list(inspect.signature(resolver).parameters.values())
     except (ValueError, TypeError):

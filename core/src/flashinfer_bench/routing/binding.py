@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_ANYTHING = (Exception,)
 
 EXTRAS = "argument unknown to the definition"
 """Reason: a parameter that the definition lacks does not have its default value."""
@@ -251,7 +250,7 @@ def memory_of(value: Any) -> Any:
         return None
     try:
         return value.device, storage().data_ptr()
-    except _ANYTHING:  # fake and sparse tensors have none
+    except Exception:  # noqa: BLE001 - fake and sparse tensors have none
         return None, id(value)
 
 
@@ -389,7 +388,7 @@ def evaluated(annotation: Any, function: Optional[Callable[..., Any]] = None) ->
     scope = getattr(inspect.unwrap(function), "__globals__", {}) if function else {}
     try:
         return eval(annotation, dict(scope))  # as `typing.get_type_hints` does
-    except _ANYTHING:  # usually a name imported only for type checkers
+    except Exception:  # noqa: BLE001 - usually a name imported only for type checkers
         return annotation
 
 
@@ -477,40 +476,54 @@ def parameter_list(signature: Signature) -> str:
     return str(Signature(plain))[1:-1]
 
 
-def _stars(parameter: Parameter) -> str:
-    return {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
+def passing(signature: Signature) -> tuple[str, str, str]:
+    """Return the source of what passes all parameters of a function on.
+
+    Returns
+    -------
+    arguments : str
+        An argument list.
+    args : str
+        A tuple of all positional arguments.
+    kwargs : str
+        A dict of the keyword-only ones, or None if there are none.
+    """
+    arguments, args, kwargs = [], [], []
+    for name, each in signature.parameters.items():
+        if each.kind is Parameter.KEYWORD_ONLY:
+            arguments.append(f"{name}={name}")
+            kwargs.append(f"{name!r}: {name}")
+        elif each.kind is Parameter.VAR_KEYWORD:
+            arguments.append(f"**{name}")
+            kwargs.append(f"**{name}")
+        else:
+            arguments.append(f"*{name}" if each.kind is Parameter.VAR_POSITIONAL else name)
+            args.append(arguments[-1])
+    named = f"{{{', '.join(kwargs)}}}" if kwargs else "None"
+    return ", ".join(arguments), tuple_of(args), named
 
 
-def argument_list(signature: Signature) -> str:
-    """Return the source of an argument list that passes each parameter on."""
-    return ", ".join(
-        f"{parameter.name}={parameter.name}"
-        if parameter.kind is Parameter.KEYWORD_ONLY
-        else f"{_stars(parameter)}{parameter.name}"
-        for parameter in signature.parameters.values()
-    )
+def place_of(signature: Signature, name: str, prefix: str = "") -> str:
+    """Return the source of an argument in the ``args`` and ``kwargs`` of a call.
 
-
-def positional_tuple(signature: Signature) -> str:
-    """Return the source of a tuple of all positional arguments."""
-    passed = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
-    return tuple_of(
-        f"{_stars(parameter)}{parameter.name}"
-        for parameter in signature.parameters.values()
-        if parameter.kind not in passed
-    )
-
-
-def keyword_dict(signature: Signature) -> str:
-    """Return the source of a dict of the keyword-only arguments, or None if there are none."""
-    parts = [
-        f"**{parameter.name}"
-        if parameter.kind is Parameter.VAR_KEYWORD
-        else f"{parameter.name!r}: {parameter.name}"
-        for parameter in signature.parameters.values()
-        if parameter.kind in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
-    ]
-    return f"{{{', '.join(parts)}}}" if parts else "None"
+    Parameters
+    ----------
+    signature : Signature
+        Parameters of the function.
+    name : str
+        One of them; for ``*args`` and ``**kwargs``, the source is true if there are any.
+    prefix : str
+        What the names ``args`` and ``kwargs`` begin with.
+    """
+    kind, index = signature.parameters[name].kind, list(signature.parameters).index(name)
+    if kind is Parameter.KEYWORD_ONLY:
+        return f"{prefix}kwargs[{name!r}]"
+    if kind is Parameter.VAR_POSITIONAL:
+        return f"{prefix}args[{index}:]"
+    if kind is Parameter.VAR_KEYWORD:
+        named = [p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        return f"[key for key in {prefix}kwargs or () if key not in {named!r}]"
+    return f"{prefix}args[{index}]"
 
 
 def tuple_of(names: Iterable[str]) -> str:

@@ -34,15 +34,9 @@ class ConfigRegistry(Generic[Config]):
     ----------
     kind : type
         Type of the settings.
-    wanted : str
-        Description of that type in errors: ``"a TracingConfig"``.
-    purpose : str
-        Purpose of the settings: ``"tracing"``.
     """
 
     kind: ClassVar[type]
-    wanted: ClassVar[str]
-    purpose: ClassVar[str]
 
     def __init__(
         self,
@@ -68,7 +62,8 @@ class ConfigRegistry(Generic[Config]):
             If they do not; the message names `what`.
         """
         if not isinstance(config, cls.kind):
-            raise ConfigError(f"{what}: give {cls.wanted}, not {type(config).__name__}")
+            kind, given = cls.kind.__name__, type(config).__name__
+            raise ConfigError(f"{what}: give settings of type {kind}, not {given}")
         return config
 
     @old_parameters
@@ -112,7 +107,7 @@ class ConfigRegistry(Generic[Config]):
             self.checked(repr(name), config)
             if not override and self._own.get(name, config) != config:
                 raise DuplicateNameError(
-                    f"definition '{name}' already has other {self.purpose} settings",
+                    f"definition '{name}' already has another {self.kind.__name__}",
                     hint="pass override=True to replace them",
                 )
         self._own = {**self._own, **configs}  # replaced as a whole: readers keep the old mapping

@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env, plugins
@@ -217,7 +218,8 @@ class Installation:
                 statuses += chosen.statuses(error.state, error.reason)
         statuses += self._patch(orders, wanted)
         self._statuses = tuple(statuses)
-        self._hook.wait_for(filter(None, map(_awaited, statuses)))
+        awaited = [_first_absent(each.path) for each in statuses if each.state == "waiting"]
+        self._hook.wait_for(filter(None, awaited))
         for status in statuses:
             key = (status.path, f"{status.state} {status.reason}")
             if key not in self._told:
@@ -264,14 +266,10 @@ class Installation:
             self._busy, self._done_for = False, None
 
 
-def _awaited(status: PatchStatus) -> str:
-    """Return the module that a target is waiting for; empty if none."""
-    try:
-        if status.state == "waiting":
-            patches.look_up(status.path)
-    except NotPatchedError as error:
-        return error.module
-    return ""
+def _first_absent(path: str) -> str:
+    """Return the outermost module of a path that is not imported; empty if all are."""
+    modules = accumulate(path.split(".")[:-1], "{}.{}".format)
+    return next((name for name in modules if not patches.is_here(name)), "")
 
 
 _installation = Installation(router, patches.get_manager(), lambda: plugins.default_catalog())

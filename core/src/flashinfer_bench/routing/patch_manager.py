@@ -95,15 +95,12 @@ class NotPatchedError(CapabilityError):
         See `State`; ``"waiting"`` if an import may make it patchable.
     reason : str
         The reason.
-    module : str
-        The module that must be imported, if it is waiting.
     """
 
-    def __init__(self, state: State, reason: str, module: str = "") -> None:
+    def __init__(self, state: State, reason: str) -> None:
         super().__init__(reason)
         self.state: State = state
         self.reason = reason
-        self.module = module
 
 
 class UnroutableError(Exception):
@@ -213,7 +210,6 @@ class Adapter(ABC):
 
 _NOTHING = object()
 _MARK = "_initializing"
-_ANYTHING = (Exception,)
 
 # A type without a public name. Libraries that create names on demand use other types.
 _LAZY = getattr(importlib.util, "_LazyModule", None)
@@ -346,7 +342,7 @@ def look_up(path: str) -> Target:
         module = None if isinstance(owner, type) else sys.modules.get(name)
         owner = _inner(owner, name) if module is None else module
         if module is not None and (reason := _not_ready(module)):
-            raise NotPatchedError("waiting", f"{name} {reason}", name)
+            raise NotPatchedError("waiting", f"{name} {reason}")
     found = _attribute(owner, last)
     if found is _NOTHING:
         on_demand = "__getattr__" in namespace(owner) and not isinstance(owner, type)
@@ -367,7 +363,7 @@ def _inner(owner: Any, name: str) -> Any:
         with suppress(Exception):  # foreign finders may raise anything
             found = importlib.util.find_spec(name)
     if not outer or isinstance(found, ModuleSpec):
-        raise NotPatchedError("waiting", f"{name} is not imported yet", name)
+        raise NotPatchedError("waiting", f"{name} is not imported yet")
     raise NotPatchedError("missing", f"{outer} has no {part!r}")
 
 
@@ -494,7 +490,7 @@ class ImportHook:
     def _told(self) -> None:
         try:
             self._imported()
-        except _ANYTHING:  # the import must not fail
+        except Exception:  # the import must not fail
             _logger.warning("patching after an import failed", exc_info=True)
 
 
@@ -537,7 +533,7 @@ def replace_everywhere(
             _value, new, places = swaps[id(value)]
             try:
                 setattr(module, name, new)
-            except _ANYTHING:  # a module may refuse with any error
+            except Exception:  # a module may refuse with any error
                 _logger.debug("%s.%s keeps its value", label, name, exc_info=True)
             else:
                 places.append((module, name, f"{label}.{name}"))
@@ -687,7 +683,7 @@ class PatchManager:
                     patch = self._prepared(order, taken)
                 except NotPatchedError as error:
                     found.append(order.status(error.state, error.reason))
-                except _ANYTHING as error:  # raised by the adapter or the library
+                except Exception as error:  # raised by the adapter or the library
                     _logger.debug("%s cannot be patched", order.spec.path, exc_info=True)
                     found.append(order.status("failed", told(error)))
                 else:
@@ -723,7 +719,7 @@ class PatchManager:
             self.kept.pop(path, None)
             try:
                 patch.put_on()
-            except _ANYTHING as error:  # a frozen or built-in class, or a custom module type
+            except Exception as error:  # noqa: BLE001 - a frozen or built-in class, or a custom module type
                 del self._patches[path]
                 patch.failure = told(error)
         self._rebind([patch for patch in patches if not patch.failure])
@@ -766,7 +762,7 @@ class PatchManager:
                 patch.take_off()
             else:
                 self.kept[path] = f"{_REPLACED}; it is left unchanged"
-        except _ANYTHING as error:
+        except Exception as error:  # noqa: BLE001 - the owner may raise anything
             self.kept[path] = f"it cannot be restored: {told(error)}"
             _logger.warning("%s: %s", path, self.kept[path])
         del self._patches[path]
@@ -804,7 +800,7 @@ def _check(spec: PatchSpec, target: Target, original: Any) -> None:
         raise
     except UnroutableError as error:  # independent of the version, and not an error
         raise NotPatchedError("unroutable", error.reason) from None
-    except _ANYTHING as error:
+    except Exception as error:  # noqa: BLE001 - an adapter's own check
         reason = f"its signature cannot be checked: {told(error)}"
     if reason is not None:
         prefix = "" if reason.startswith(_MISMATCH) else f"{_MISMATCH}: "

@@ -28,8 +28,6 @@ Note = Callable[[Args, Kwargs], None]
 """Called with the positional and keyword arguments of a call of one definition from one point."""
 
 _logger = logging.getLogger(__name__)
-
-_ANYTHING = (Exception,)
 _MOST_UNKNOWN = 1024
 _MOST_KNOWN = 65536
 
@@ -70,7 +68,7 @@ def _mark(torch: Any, code: CodeType) -> None:
         skip = frames._FrameAction.SKIP
         # The second flag covers its callees.
         frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
-    except _ANYTHING:  # private API: releases differ, and some builds have no compiler
+    except Exception:  # private API: releases differ, and some builds have no compiler
         _logger.debug("torch.compile will look into %s", code.co_name, exc_info=True)
 
 
@@ -239,7 +237,7 @@ def _watched(notes: list[Note], name: str, call: Call) -> Call:
     """Return `call` preceded by notifications; only the first exception of each is logged."""
     told = False
     # No globals: modules lose theirs at interpreter shutdown, when anything may fail.
-    anything, ending = _ANYTHING, sys.is_finalizing
+    anything, ending = (Exception,), sys.is_finalizing
 
     @opaque
     def watched(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:
@@ -318,12 +316,15 @@ class Router:
     deferred : callable, optional
         Enables what the environment variables request, if that is deferred to the first relevant
         call; nothing is enabled before, whatever is imported.
+    changing : lock
+        For runtimes: held while they are replaced, or their content is.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, Call] = _Calls()
         self.quiet = False
         self.deferred: Optional[Callable[[], object]] = None
+        self.changing = threading.RLock()
         self._asked = False
         self._lock = threading.RLock()
         # Not a WeakSet: garbage collection of a point during iteration in another thread breaks it.
@@ -460,7 +461,7 @@ class Router:
             find = getattr(each, "definition", None)
             try:
                 found: Optional[Definition] = find(name) if find is not None else None
-            except _ANYTHING:  # for example, its file is no longer readable
+            except Exception:  # for example, its file is no longer readable
                 _logger.debug("definition '%s' cannot be loaded", name, exc_info=True)
                 continue
             if found is not None:
@@ -550,8 +551,8 @@ class Router:
         return f"definition '{name}': {reason}, and no fallback is given"
 
     def after_fork(self) -> None:
-        """Reset in a forked child: another thread may have held the lock or been filling points."""
-        self._lock = threading.RLock()
+        """Reset in a forked child: another thread may have held a lock or been filling points."""
+        self.changing, self._lock = threading.RLock(), threading.RLock()
         self._fill()
 
 
@@ -559,7 +560,7 @@ def _asked(ask: Callable[..., Any], name: str, point: Optional[PatchPoint]) -> A
     """Query a runtime or watcher for its part in some calls; return None if it raises."""
     try:
         return ask(name, point)
-    except _ANYTHING:  # must not affect the running program
+    except Exception:  # must not affect the running program
         _logger.warning("calls of definition '%s' do not reach %r", name, ask, exc_info=True)
         return None
 
@@ -588,7 +589,7 @@ def _install() -> None:
         from flashinfer_bench.routing import installation
 
         installation.default().update()
-    except _ANYTHING:  # library calls stay unpatched; everything else works
+    except Exception:  # library calls stay unpatched; everything else works
         _logger.warning("adapters could not be brought up to date", exc_info=True)
 
 

@@ -78,8 +78,6 @@ FAILED = "adapter failed"
 DELIVERY = "outputs not delivered"
 """Reason: the outputs of a solution cannot be returned in the function's form."""
 
-_ANYTHING = (Exception,)
-
 
 class _Counters:
     """Counts the outcomes of calls under one label.
@@ -238,8 +236,15 @@ class Again:
         if self.counters.ending():
             return
         strict: Any = getattr(self, "strict", None)
-        if hasattr(self, "unseen"):
-            strict.error_after_all()
+        unseen = hasattr(self, "unseen")
+        if strict is not None:  # the call has been counted as a hit
+            strict.hits -= 1
+            if isinstance(error, UnroutableError) and not unseen:
+                strict.fallbacks += 1
+                strict.miss(error.reason)
+            else:
+                strict.errors += 1
+        if unseen:
             raise RuntimeError(
                 f"the outputs of the solution of {self.understood.name!r} cannot be returned as "
                 f"{self.counters.label} would return them: {error}"
@@ -247,10 +252,7 @@ class Again:
         self.counters.routed -= 1
         if isinstance(error, UnroutableError):
             self.counters.refuse(error.reason)
-            if strict is not None:
-                strict.miss_after_all(error.reason)
         elif strict is not None:
-            strict.error_after_all()
             raise error
         else:
             self.counters.failed(DELIVERY, error)
@@ -304,7 +306,7 @@ def route_calls(route: Route, original: Original) -> Original:
     counters, once = counters_of(route.label), Again.of(route, original)
     understand, deliver = route.understand, route.deliver
     thread, nothing, compiling = _thread, _NOTHING, _compiling()
-    anything = _ANYTHING  # globals are gone at interpreter shutdown
+    anything = (Exception,)  # globals are gone at interpreter shutdown
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

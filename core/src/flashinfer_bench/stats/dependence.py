@@ -166,29 +166,21 @@ def _score(rank: float, n: int) -> float:
     return normal_quantile(min(max(rank, 0.25), n - 0.25) / n)
 
 
-@dataclass(frozen=True)
-class CountVariance:
-    """The variance of the number of samples below the median.
-
-    Attributes
-    ----------
-    factor : float
-        By that of independent samples; n / factor samples would tell as much if independent.
-    freedom : int
-        Degrees of freedom of the factor.
-    """
-
-    factor: float
-    freedom: int
-
-
-def count_variance(spread: Spread) -> CountVariance:
+def count_variance(spread: Spread) -> tuple[float, int]:
     """Return what dependence and drift make of the variance of the count.
 
     Parameters
     ----------
     spread : Spread
         At least four samples.
+
+    Returns
+    -------
+    factor : float
+        The variance of the number of samples below the median, by that of independent samples;
+        n / factor samples would tell as much if independent.
+    freedom : int
+        Degrees of freedom of the factor.
     """
     n = len(spread.weights)
     trends = 1 + sum(n >= step for step in _TREND_STEPS)
@@ -199,7 +191,7 @@ def count_variance(spread: Spread) -> CountVariance:
     waves = _cosines(n - 1, trends + freedom)[trends:]
     power = sum(_dot(wave, fresh) ** 2 for wave in waves) / freedom / (n - 1)
     factor = 4 * power / (1 - memory) ** 2
-    return CountVariance(min(max(factor, _LEAST_VARIANCE), float(n)), freedom)
+    return min(max(factor, _LEAST_VARIANCE), float(n)), freedom
 
 
 def _without_trend(spread: Spread, trends: int) -> list[float]:

@@ -132,10 +132,10 @@ def _reach(spread: Spread, confidence: float) -> float:
     A beta variable with both parameters a is 1/2 + T / (2 sqrt(2a + T^2)), where T has Student's t
     distribution with 2a degrees of freedom.
     """
-    variance = count_variance(spread)
-    freedom = len(spread.weights) / variance.factor + 1
+    factor, factor_freedom = count_variance(spread)
+    freedom = len(spread.weights) / factor + 1
     t = t_quantile(confidence, freedom)
-    t *= t_quantile(confidence, variance.freedom) / t_quantile(confidence, math.inf)
+    t *= t_quantile(confidence, factor_freedom) / t_quantile(confidence, math.inf)
     return 0.5 * t / math.sqrt(freedom + t * t)
 
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Optional, Union
 
 from flashinfer_bench._lazy import OldAttributes, old_parameters, old_value
-from flashinfer_bench.errors import ConfigError, UnknownNameError
+from flashinfer_bench.errors import CapabilityError, ConfigError, UnknownNameError
 from flashinfer_bench.routing.config_registry import ConfigRegistry
 
 DumpFunction = Callable[[Mapping[str, Any]], Union[list[str], Mapping[str, Any]]]
@@ -88,10 +88,15 @@ def _known_policy(decides: str, name: str) -> str:
     ConfigError
         If the policy does not exist.
     """
-    from flashinfer_bench.tracing.policies import PolicyRegistry
+    from flashinfer_bench.tracing.policies import DUMPS, PolicyRegistry
 
     try:
-        PolicyRegistry.require_known(decides, name)
+        if decides == "filter_policy":
+            PolicyRegistry.get_filter_policy(name)
+        elif name not in DUMPS:
+            PolicyRegistry.get_input_dump_policy(name)
+    except CapabilityError:  # the plugin that provides it is not installed
+        return name
     except UnknownNameError as error:
         if new := old_value(decides, name):
             return new
@@ -143,8 +148,6 @@ class TracingConfigRegistry(ConfigRegistry[TracingConfig]):
     """
 
     kind = TracingConfig
-    wanted = "a TracingConfig"
-    purpose = "tracing"
     default: Optional[TracingConfig]
 
     @old_parameters

@@ -6,7 +6,6 @@ Light: importing this module imports neither torch nor pydantic.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -482,28 +481,6 @@ class PolicyRegistry:
                 hint="subclass flashinfer_bench.tracing.FilterPolicy",
             )
         return policy
-
-    @classmethod
-    def require_known(cls, decides: str, name: str) -> None:
-        """Check that a policy exists, or that a known plugin provides it.
-
-        Parameters
-        ----------
-        decides : str
-            The field of `TracingConfig`.
-        name : str
-            Name of the policy.
-
-        Raises
-        ------
-        UnknownNameError
-            If the policy does not exist.
-        """
-        with suppress(CapabilityError):
-            if decides == "filter_policy":
-                cls.get_filter_policy(name)
-            elif name not in DUMPS:
-                cls.get_input_dump_policy(name)
 
     @classmethod
     def make_picker(cls, config: TracingConfig, layout: Layout) -> Picker:

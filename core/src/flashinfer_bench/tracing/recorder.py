@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
 from flashinfer_bench.errors import DataError
-from flashinfer_bench.routing.binding import compile_source, match, same_value
+from flashinfer_bench.routing.binding import compile_source, match, place_of, same_value
+from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
 from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of
 from flashinfer_bench.tracing.policies import (
@@ -43,16 +43,6 @@ if TYPE_CHECKING:
     """Returns all inputs, in declaration order; None if the call does not match the definition."""
 
 _logger = logging.getLogger(__name__)
-
-_ANYTHING = (Exception,)
-
-
-class OtherCallError(Exception):
-    """A call does not match the definition; the reason is one of a few constant texts."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Layout:
@@ -117,13 +107,13 @@ class Layout:
 
         Raises
         ------
-        OtherCallError
+        UnroutableError
             If it does not match the definition.
         """
         if args is None:
-            raise OtherCallError("arguments")
+            raise UnroutableError("arguments")
         if len(args) != len(self.inputs):
-            raise OtherCallError("number of arguments")
+            raise UnroutableError("number of arguments")
         axes: dict[str, int] = {}
         scalars: dict[str, Any] = {}
         for each, value in zip(self.inputs, args, strict=True):
@@ -135,7 +125,7 @@ class Layout:
         sizes = {**self._constants, **ordered}
         for constraint in self.constraints:
             if constraint.decidable(sizes) and not constraint.evaluate(sizes):
-                raise OtherCallError("constraint")
+                raise UnroutableError("constraint")
         return ordered, scalars
 
 
@@ -144,25 +134,25 @@ def _read_tensor(each: Operand, value: Any, axes: dict[str, int]) -> None:
 
     assert each.shape is not None
     if not isinstance(value, torch.Tensor):
-        raise OtherCallError("not a tensor")
+        raise UnroutableError("not a tensor")
     # Reject what cannot be copied before a policy counts it as the call of that size: the next call
     # may be a real one.
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise OtherCallError("tensor subclass")  # fake, distributed and packed tensors
+        raise UnroutableError("tensor subclass")  # fake, distributed and packed tensors
     if value.layout is not torch.strided:
-        raise OtherCallError("not dense")
+        raise UnroutableError("not dense")
     if value.is_meta:
-        raise OtherCallError("no data")
+        raise UnroutableError("no data")
     if value.dtype != each.dtype:
-        raise OtherCallError("dtype")
+        raise UnroutableError("dtype")
     if value.dim() != len(each.shape):
-        raise OtherCallError("rank")
+        raise UnroutableError("rank")
     for size, wanted in zip(value.shape, each.shape, strict=True):
         if isinstance(wanted, str):
             if axes.setdefault(wanted, int(size)) != size:
-                raise OtherCallError("axes disagree")
+                raise UnroutableError("axes disagree")
         elif size != wanted:
-            raise OtherCallError("constant axis")
+            raise UnroutableError("constant axis")
 
 
 def scalar_of(value: Any, kind: type) -> Any:
@@ -170,7 +160,7 @@ def scalar_of(value: Any, kind: type) -> Any:
 
     Raises
     ------
-    OtherCallError
+    UnroutableError
         If it is not a number of that kind.
     """
     if getattr(value, "is_cuda", False) is True and value.numel() == 1:
@@ -184,7 +174,7 @@ def scalar_of(value: Any, kind: type) -> Any:
         converted = None
     # A NaN is not equal to itself.
     if converted is None or not (converted == number or number != number):
-        raise OtherCallError("scalar")
+        raise UnroutableError("scalar")
     return converted
 
 
@@ -265,10 +255,10 @@ class Recorder:
             where = [f"(kwargs[{n!r}] if kwargs else args[{i}])" for i, n in enumerate(names)]
         else:
             binding = match(signature, names, list(self.definition.outputs))
-            where = [_place(signature, name) for name in binding.inputs]
-            others = [_place(signature, name) for name in binding.rest]
+            where = [place_of(signature, name) for name in binding.inputs]
+            others = [place_of(signature, name) for name in binding.rest]
             for index, name in enumerate(binding.extras):
-                others.append(f"not same({_place(signature, name)}, default{index})")
+                others.append(f"not same({place_of(signature, name)}, default{index})")
                 namespace[f"default{index}"] = signature.parameters[name].default
             namespace["same"] = same_value
             refused = f"None if {' or '.join(others)} else " if others else ""
@@ -303,7 +293,7 @@ class Recorder:
             owner.busy = True
             try:
                 self._record(order(args, kwargs))
-            except _ANYTHING as error:
+            except Exception as error:  # noqa: BLE001 - no call may fail by being recorded
                 self.fail(error)
             finally:
                 owner.busy = False
@@ -314,7 +304,7 @@ class Recorder:
 
         The first call that could not be recorded is logged.
         """
-        if isinstance(error, OtherCallError):
+        if isinstance(error, UnroutableError):
             self.counters.rejected[error.reason] += 1
             return
         self.counters.errors += 1
@@ -368,7 +358,7 @@ class Recorder:
         """Return the kept entries; invalid or unavailable ones are counted as failures."""
         try:
             entries: list[Any] = list(self.policy.drain())
-        except _ANYTHING as error:  # a user's policy
+        except Exception as error:  # noqa: BLE001 - a user's policy
             self.fail(error)
             return []
         name = self.layout.name
@@ -385,7 +375,7 @@ class Recorder:
         """Copy the tensors of a deferred entry now; return whether that succeeded."""
         try:
             entry.cuda_graph_snapshot = self._copies(entry.inputs_to_dump)
-        except _ANYTHING as error:  # for example, its memory is gone
+        except Exception as error:  # noqa: BLE001 - for example, its memory is gone
             self.fail(error)
             return False
         return True
@@ -436,17 +426,3 @@ def _plain_order(definition: Definition) -> Order:
             return None
 
     return order
-
-
-def _place(signature: Signature, name: str) -> str:
-    """Return Python for an argument; for ``*args`` and ``**kwargs``, for all of their contents."""
-    kind = signature.parameters[name].kind
-    index = list(signature.parameters).index(name)
-    if kind is Parameter.KEYWORD_ONLY:
-        return f"kwargs[{name!r}]"
-    if kind is Parameter.VAR_POSITIONAL:
-        return f"args[{index}:]"
-    if kind is Parameter.VAR_KEYWORD:
-        named = [p.name for p in signature.parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
-        return f"[key for key in kwargs or () if key not in {named!r}]"
-    return f"args[{index}]"

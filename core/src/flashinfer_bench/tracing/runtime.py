@@ -17,10 +17,11 @@ from flashinfer_bench import env
 from flashinfer_bench._lazy import old_names, old_parameters
 from flashinfer_bench.data.loader import Problems, load_definitions
 from flashinfer_bench.errors import CapabilityError, ConfigError, DatasetNotFoundError
+from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
 from flashinfer_bench.tracing.config import TracingLimits, as_registry
 from flashinfer_bench.tracing.policies import PolicyRegistry, WorkloadEntry
-from flashinfer_bench.tracing.recorder import OtherCallError, Recorder, record_of
+from flashinfer_bench.tracing.recorder import Recorder, record_of
 from flashinfer_bench.tracing.shutdown import flush_at_exit, held_back, runtimes, warn
 from flashinfer_bench.tracing.store import Added, Store
 
@@ -37,8 +38,6 @@ __getattr__ = old_names(__name__)
 
 WRITE_AFTER_S = 1.0
 """Minimum seconds between early writes, and before the first; longer if writing is slow."""
-
-_ANYTHING = (Exception,)
 
 _lock = threading.RLock()
 _active: Optional[TracingRuntime] = None
@@ -120,10 +119,10 @@ class TracingRuntime:
             try:
                 self.policies.make_filter_policy(config)
             except CapabilityError as error:
-                others = {name: each for name, each in self._names.items() if each is not config}
-                left_out = [name for name in self._names if name not in others]
-                self.problems.update(dict.fromkeys(left_out, str(error)))
-                self._names = others
+                left_out = [name for name, each in self._names.items() if each is config]
+                for name in left_out:
+                    self.problems[name] = str(error)
+                    del self._names[name]
                 _logger.warning("calls of %s are not recorded: %s", ", ".join(left_out), error)
         for name, config in self.config.per_definition.items():
             definition, wanted = self.definitions.get(name), config.input_dump_policy
@@ -244,7 +243,7 @@ class TracingRuntime:
         """Return the function that handles calls of a definition from one call site, or None."""
         try:
             return self._recorder(name).note(point)
-        except _ANYTHING as error:
+        except Exception as error:
             place = name if point is None else f"{point.label} as {name}"
             self.problems[place] = str(error)
             _logger.debug("calls of %s are not recorded", place, exc_info=True)
@@ -280,8 +279,8 @@ class TracingRuntime:
         else:
             try:
                 given = tuple(args)
-            except _ANYTHING:  # not iterable, or iterating it fails
-                self._recorder(def_name).fail(OtherCallError("arguments"))
+            except Exception:  # noqa: BLE001 - not iterable, or iterating it fails
+                self._recorder(def_name).fail(UnroutableError("arguments"))
             else:
                 note(given, kwargs)  # type: ignore[arg-type]
 
@@ -452,7 +451,7 @@ class TracingRuntime:
         try:
             added: Added = self._store.add(entries)
             added.counts()  # without a valid answer of the store all are lost
-        except _ANYTHING as error:
+        except Exception as error:  # noqa: BLE001 - counted, and logged once
             added = Added(lost=len(entries), problem=error)
         again = added.again if early else ()
         if added.problem is not None and bool(again) not in self._told:

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import settings  # noqa: E402
-
 from fib_tests.builds import helper_cache as helper_cache  # noqa: E402
+from fib_tests.definitions import definition  # noqa: E402
 from flashinfer_bench.apply.config import ApplyConfig  # noqa: E402
 from flashinfer_bench.apply.dispatch import Dispatcher, Target, recognition  # noqa: E402
 from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module  # noqa: E402
 from flashinfer_bench.apply.dispatch.recognition import by_torch, tensor_guards  # noqa: E402
 from flashinfer_bench.apply.dispatch.target import by_names  # noqa: E402
 from flashinfer_bench.apply.keys import AxesOnlyKeyBuilder  # noqa: E402
-from flashinfer_bench.data import Definition  # noqa: E402
-
-# A busy machine is no failure.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 MATRIX = {"shape": ["n", "k"], "dtype": "float32"}
 
 
-def define(inputs=None, outputs=None, *, name="add_k4", op_type="op", **axes):
+def define(inputs=None, outputs=None, *, name="add_k4", op_type="op"):
     """Return a definition; by default two matrices in, one out."""
     inputs = inputs or {"x": MATRIX, "y": MATRIX}
     outputs = {"z": MATRIX} if outputs is None else outputs
-    found = {entry for spec in (inputs | outputs).values() for entry in spec["shape"] or ()}
-    constants = {"k": 4, **axes}
-    kinds = {
-        axis: {"type": "const", "value": constants[axis]} if axis in constants else {"type": "var"}
-        for axis in sorted(found)
-    }
-    return Definition.model_validate(
-        {
-            "name": name,
-            "op_type": op_type,
-            "axes": kinds,
-            "inputs": inputs,
-            "outputs": outputs,
-            "reference": f"def run({', '.join(inputs)}):\n    pass\n"
-            if all(each.isidentifier() for each in inputs)
-            else "def run(*args):\n    pass\n",
-        }
-    )
+    return definition(name, inputs, outputs, op_type=op_type, k=4)
 
 
 class Solution:

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
@@ -321,25 +321,23 @@ def mixed(bench, make_definition, guards):
 
 
 of_any_kind = given(calls=st.lists(call, min_size=1, max_size=12))
-with_slow_fixtures = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+thorough = settings(max_examples=100)
 
 
-@with_slow_fixtures
+@thorough
 @of_any_kind
 def test_mixed_calls_are_substituted_when_they_may_be(mixed, calls):
     all_is_what_the_oracle_says(mixed(), calls)
 
 
-@with_slow_fixtures
+@thorough
 @of_any_kind
 def test_calls_of_two_tensors_are_substituted_when_they_may_be(bench, guards, calls):
     made = bench(lambda x, y: torch.zeros(x.shape), key_builder=None)
     all_is_what_the_oracle_says(made, calls)
 
 
-@with_slow_fixtures
+@thorough
 @of_any_kind
 def test_calls_that_write_to_an_input_share_no_memory(mixed, calls):
     all_is_what_the_oracle_says(mixed(param="x"), calls, mutated=("x",))

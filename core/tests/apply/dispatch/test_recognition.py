@@ -79,18 +79,6 @@ def test_strides_count_only_where_elements_are_found_by_them(recogniser):
     assert none(torch.zeros(0, 8)[:, ::2])
 
 
-def test_the_same_object_twice(recogniser):
-    x, y = torch.zeros(2), torch.zeros(3)
-    check = recogniser([x, y, x])
-    other = x.clone()
-    assert check(x, y, x)
-    assert check(other, y.clone(), other)
-    assert not check(y, x, y)
-    assert not check(x, y, y)
-    assert recogniser([x, x], [1]) is None
-    assert recogniser([y, x, x], [0]) is not None
-
-
 def test_the_quickest_way_that_works_is_taken(helper, monkeypatch):
     monkeypatch.setattr(recognition, "by_helper", lambda: helper)
     assert recognition.recognition() is helper

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flashinfer_bench.apply.dispatch import Stats
@@ -147,7 +147,6 @@ def test_entries_under_comparison_take_none(made):
     assert bench.stats.hits == 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_the_strides_a_hit_is_right(made, data):
     """With a solution that is right for some strides and wrong for others."""

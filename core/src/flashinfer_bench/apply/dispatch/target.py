@@ -288,6 +288,8 @@ def _copying(function: Function, layout: Layout, by: Optional[Maker]) -> Functio
 
 def _allocating(function: Function, layout: Layout, args: Sequence[Any]) -> Function:
     """Return a function of the inputs that allocates outputs for inputs of exactly these shapes."""
+    import torch
+
     sizes = layout.sizes(args)
     device = args[layout.tensors[0]].device
     allocate = _quick_allocator(device.type) or _public_allocator(device)
@@ -297,21 +299,14 @@ def _allocating(function: Function, layout: Layout, args: Sequence[Any]) -> Func
     lines = [f"def value({', '.join(inputs)}):"]
     for name, operand in zip(outputs, layout.outputs, strict=True):
         shape = tuple(sizes[s] if isinstance(s, str) else s for s in operand.shape or ())
-        place: dict[str, Any] = {f"shape_{name}": shape, f"stride_{name}": _strides(shape)}
+        strides = torch.empty(shape, device="meta").stride()
+        place: dict[str, Any] = {f"shape_{name}": shape, f"stride_{name}": strides}
         place[f"dtype_{name}"] = operand.dtype
         namespace |= place
         lines.append(f"    {name} = allocate({', '.join(place)})")
     result = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})" if outputs else "None"
     lines += [f"    call({', '.join([*inputs, *outputs])})", f"    return {result}\n"]
     return compile_source("\n".join(lines), "value", namespace, f"outputs of {layout.name!r}")
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
 
 
 def _public_allocator(device: torch.device) -> Function:
