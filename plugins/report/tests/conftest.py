@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -34,3 +35,35 @@ def axe():
     if not script.exists():
         pytest.skip(f"{AXE} is not installed: npm install --prefix {folder} {AXE}")
     return script.read_text()
+
+
+UNPACKED = "![...document.querySelectorAll('#view pre, #view p')].some(p => p.innerText === '…')"
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens a page at an address; nothing may go wrong in it, and nothing be asked for."""
+    path = tmp_path / "shown.html"
+
+    def run(page, fragment=""):
+        path.write_text(page, encoding="utf-8")
+        browser.open(path, fragment)
+        browser.wait(UNPACKED)
+        return browser
+
+    yield run
+    assert browser.problems == []
+    assert browser.requests == [path.as_uri()] or not path.exists()
+    assert browser.run("window.pwned") is None
+
+
+@pytest.fixture
+def visit(browser):
+    """Goes to a view of the page that is shown."""
+
+    def run(view):
+        browser.run(f"location.hash = {json.dumps(f'#/{view}')}")
+        browser.wait(f"document.body.dataset.view === '{view.split('/')[0].split('?')[0]}'")
+        browser.wait(UNPACKED)
+
+    return run

@@ -64,17 +64,13 @@ class TestExplain:
             {"rows": rows, "columns": 2} for rows in (1, 8, 99)
         ]
         first, second, third = found["keys"]
-        assert [one["solution"] for one in first["contenders"]] == ["fast", "slow"]
-        assert [one["latency_ms"] for one in first["contenders"]] == [2.0, 4.0]
-        assert [one["slower"] for one in first["contenders"]] == [1.0, 2.0]
-        assert [one["runs"] for one in first["contenders"]] == [2, 1]
+        names = ("solution", "latency_ms", "slower", "runs")
+        contenders = [tuple(map(one.get, names)) for one in first["contenders"]]
+        assert contenders == [("fast", 2.0, 1.0, 2), ("slow", 4.0, 2.0, 1)]
         assert second["contenders"][0]["solution"] == "slow"
         assert third["contenders"] == []
-        assert (found["definition"], found["op_type"], found["hardware"]) == (
-            "scale",
-            "scaling",
-            HERE,
-        )
+        of = [found[name] for name in ("definition", "op_type", "hardware")]
+        assert of == ["scale", "scaling", HERE]
 
     def test_each_solution_has_its_reasons(self, source):
         found = explain(source, "scale", hardware=HERE)
@@ -134,12 +130,8 @@ class TestExplainAll:
         found = explain_all(source, hardware=HERE)
         other, scale = found["definitions"]
         assert (scale["definition"], scale["op_type"], scale["known"]) == ("scale", "scaling", True)
-        assert (scale["solutions"], scale["runs"], scale["keys"], scale["open_keys"]) == (
-            10,
-            17,
-            3,
-            1,
-        )
+        counts = [scale[name] for name in ("solutions", "runs", "keys", "open_keys")]
+        assert counts == [10, 17, 3, 1]
         assert scale["winners"] == {"fast": 1, "slow": 1}
         assert scale["best"] == "fast"  # which has half of the keys, and is the fastest on each
         assert list(scale["refused"].items())[:2] == [("status", 3), ("error", 2)]

@@ -20,7 +20,6 @@ from flashinfer_bench.report import (
 
 ALICE = '"""Doubles."""\n\ndef run(x):\n    # <script>window.pwned = 1</script>\n    return x + x\n'
 BOB = ALICE.replace("x + x", "2 * x")
-UNPACKED = "![...document.querySelectorAll('#view pre, #view p')].some(p => p.innerText === '…')"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 VIEWS = (
     "leaderboard", "definitions", "definition/double", "solutions", "solution/alice_double",
@@ -54,22 +53,13 @@ def page(maker, tmp_path, monkeypatch):
     trace_set = TraceSet.from_path(maker.root)
     results = with_intervals(latest_results(collect_results(trace_set)))
     info = PageInfo("A title", "/data/set", "2026-01-01 00:00 UTC")
-    path = tmp_path / "page.html"
-    path.write_text(render_page(results, info, find_gaps(trace_set, Selection()), trace_set))
-    return path
+    return render_page(results, info, find_gaps(trace_set, Selection()), trace_set)
 
 
 @pytest.fixture
-def show(browser, page):
-    def run(fragment):
-        browser.open(page, f"#/{fragment}")
-        browser.wait(UNPACKED)
-        return browser
-
-    yield run
-    assert browser.problems == []
-    assert browser.requests == [page.as_uri()]
-    assert browser.run("window.pwned") is None
+def view(show, page):
+    """Shows a view of that page."""
+    return lambda fragment: show(page, f"#/{fragment}")
 
 
 def text(browser, selector="#view"):
@@ -84,8 +74,8 @@ def table(browser, number=0):
     )
 
 
-def test_a_solution_has_its_source_and_the_history_of_its_evaluations(show):
-    browser = show("solution/alice_double")
+def test_a_solution_has_its_source_and_the_history_of_its_evaluations(view):
+    browser = view("solution/alice_double")
     assert text(browser, "pre.code") == ALICE.strip()
     assert text(browser, ".code-comment") == "# <script>window.pwned = 1</script>"
     rows = [(row[1], row[2], row[3], row[-1]) for row in table(browser, 1) if row[1] == "N=16"]
@@ -97,8 +87,8 @@ def test_a_solution_has_its_source_and_the_history_of_its_evaluations(show):
     assert browser.run("document.querySelectorAll('#view tr.old').length") == 4
 
 
-def test_the_difference_of_two_solutions_has_an_address(show):
-    browser = show("solution/alice_double")
+def test_the_difference_of_two_solutions_has_an_address(view):
+    browser = view("solution/alice_double")
     browser.run(
         "(() => { const s = [...document.querySelectorAll('#view select')].pop();"
         "s.value = 'bob_double'; s.dispatchEvent(new Event('change')); })()"
@@ -108,12 +98,12 @@ def test_the_difference_of_two_solutions_has_an_address(show):
         assert text(browser, ".code-removed") == "-     return 2 * x"
         assert text(browser, ".code-added") == "+     return x + x"
         assert browser.run("location.hash") == "#/solution/alice_double?with=bob_double"
-        browser = show("solution/alice_double?with=bob_double")
+        browser = view("solution/alice_double?with=bob_double")
         browser.wait("document.querySelector('.code-added')")
 
 
-def test_a_workload_has_its_ranking_and_its_limit(show):
-    browser = show("workload/double/w1")
+def test_a_workload_has_its_ranking_and_its_limit(view):
+    browser = view("workload/double/w1")
     facts = text(browser, "#view dl")
     assert "128 B" in facts
     assert "128 µs on Test CPU, limited by memory bandwidth" in facts
@@ -125,8 +115,8 @@ def test_a_workload_has_its_ranking_and_its_limit(show):
     assert [row[4] for row in rows] == ["12%", "11%"]  # 128 B at 1 MB/s take 128 us
 
 
-def test_a_roofline_is_drawn(show):
-    browser = show("definition/double")
+def test_a_roofline_is_drawn(view):
+    browser = view("definition/double")
     browser.wait("document.querySelectorAll('figure svg polyline.limit').length === 2")
     drawn = "[...document.querySelectorAll('figure')].find(f => f.innerText.startsWith('Roofline'))"
     assert "a lower bound" in browser.run(f"{drawn}.innerText")
@@ -136,34 +126,34 @@ def test_a_roofline_is_drawn(show):
     assert min(browser.run(heights)) > float(browser.run(roof))  # below the roof
 
 
-def test_an_evaluation_has_its_reason_log_and_settings(show):
-    browser = show("evaluation/bob_double/w2")
+def test_an_evaluation_has_its_reason_log_and_settings(view):
+    browser = view("evaluation/bob_double/w2")
     assert text(browser, ".reason") == text(browser, "mark") == "ValueError: 12 is wrong"
-    browser = show(f"evaluation/alice_double/w1?time={quote('2026-01-02 10:00:00')}")
+    browser = view(f"evaluation/alice_double/w1?time={quote('2026-01-02 10:00:00')}")
     browser.wait("document.querySelector('#view').innerText.includes('Settings and environment')")
     told = text(browser)
     for line in ("Seed\n7", "Driver\n570.1", "Settings\nrtol 0.5", "A later evaluation supersedes"):
         assert line in told
 
 
-def test_two_runs_side_by_side(show):
-    browser = show("compare")
+def test_two_runs_side_by_side(view):
+    browser = view("compare")
     assert "2 ambiguous" in text(browser)
     before, after = (quote(f"2026-01-0{day} 10:00:00") for day in (1, 2))
-    browser = show(f"compare?before={before}&after={after}")
+    browser = view(f"compare?before={before}&after={after}")
     assert "2 faster" in text(browser)
     assert {(row[0], row[-1]) for row in table(browser)} == {("faster", "0.333×")}
     sides = {(row[4], row[5]) for row in table(browser)}
     assert sides == {("3 ms ±7%", "1 ms ±7%"), ("96 ms ±7%", "32 ms ±7%")}
 
 
-def test_filters_stay_in_the_address_and_what_is_shown_can_be_downloaded(show, browser, tmp_path):
+def test_filters_stay_in_the_address_and_what_is_shown_can_be_downloaded(view, browser, tmp_path):
     browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
 
-    def saved(view, more=""):
-        show(view + more)
+    def saved(name, more=""):
+        view(name + more)
         browser.click("#view .csv")
-        file = tmp_path / f"{view}.csv"
+        file = tmp_path / f"{name}.csv"
         for _ in range(200):
             if file.exists() and file.stat().st_size:
                 break
@@ -181,22 +171,20 @@ def test_filters_stay_in_the_address_and_what_is_shown_can_be_downloaded(show, b
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
-def test_every_view_is_accessible(show, browser, axe, width, scheme):
+def test_every_view_is_accessible(view, visit, browser, axe, width, scheme):
     browser.prefer(scheme)
     browser.size(width)
-    show("leaderboard")
+    view("leaderboard")
     browser.run(f"{axe}; 1")
     options = json.dumps({"runOnly": {"type": "tag", "values": RULES}})
     found = {}
-    for view in VIEWS:
-        browser.run(f"location.hash = '#/{view}'")
-        browser.wait(f"document.body.dataset.view === '{view.split('/')[0]}'")
-        browser.wait(UNPACKED)
+    for each in VIEWS:
+        visit(each)
         browser.run("new Promise(done => setTimeout(done, 100))")  # figures are drawn
         violations = browser.run(
             f"axe.run(document, {options}).then(found => found.violations"
             ".map(one => [one.id, one.nodes[0].html, one.nodes[0].failureSummary]))"
         )
-        found.update({view: violations} if violations else {})
+        found.update({each: violations} if violations else {})
         assert browser.run("document.documentElement.scrollWidth") <= width
     assert found == {}

@@ -18,17 +18,9 @@ TIMING = {"outcome": "target reached", "watched": {"nvml": {"sm_mhz": [1755, 198
 
 
 @pytest.fixture
-def open_page(browser, tmp_path):
-    """Opens the page of some results; nothing may go wrong in it."""
-
-    def run(results, fragment="#/definition/double"):
-        path = tmp_path / "page.html"
-        path.write_text(render_page(results, INFO), encoding="utf-8")
-        browser.open(path, fragment)
-        return browser
-
-    yield run
-    assert browser.problems == []
+def open_page(show):
+    """Opens the page of some results."""
+    return lambda results: show(render_page(results, INFO), "#/definition/double")
 
 
 @pytest.fixture
@@ -71,7 +63,7 @@ def test_intervals_and_ranks_in_the_tables(open_page, measured):
     assert "1.9× ±26%" in shown
 
 
-def test_doubts_are_shown_wherever_a_latency_is(open_page, measured):
+def test_doubts_are_shown_wherever_a_latency_is(open_page, visit, measured):
     notes = {
         "a_1": '{"disputed": "unaccounted time"}',
         "b_1": '{"replayable": true}',
@@ -79,11 +71,10 @@ def test_doubts_are_shown_wherever_a_latency_is(open_page, measured):
     }
     results = [measured(name, note=note) for name, note in notes.items()]
     marked = {"a_1": "disputed", "b_1": "replayable", "c_1": "loose tolerance"}
-    browser = open_page(results, "#/leaderboard")
+    browser = open_page(results)
     for view in ("leaderboard", "definitions", "solutions", "workloads", "evaluations",
                  "definition/double", "workload/double/w1"):  # fmt: skip
-        browser.run(f"location.hash = '#/{view}'")
-        browser.wait(f"document.body.dataset.view === '{view.split('/')[0]}'")
+        visit(view)
         rows = browser.run("[...document.querySelectorAll('#view tbody tr')].map(r => r.innerText)")
         for name, word in marked.items():
             mine = [row for row in rows if name in row and "ms" in row]
@@ -91,8 +82,7 @@ def test_doubts_are_shown_wherever_a_latency_is(open_page, measured):
             assert mine or view in ("leaderboard", "definitions", "workloads")
     for name, word in marked.items():
         for view in (f"solution/{name}", f"evaluation/{name}/w1"):
-            browser.run(f"location.hash = '#/{view}'")
-            browser.wait(f"document.body.dataset.view === '{view.split('/')[0]}'")
+            visit(view)
             assert word in browser.run("document.querySelector('#view').innerText")
 
 
@@ -139,7 +129,7 @@ def test_other_timers_are_shown_apart(open_page, measured):
 
 
 def test_a_full_page_says_what_it_lacks(open_page, measured, monkeypatch):
-    monkeypatch.setattr("fib_report.page.payload.ShapeBook.add", lambda *_: -1)
+    monkeypatch.setattr("fib_report.page.payload._SHAPES_BYTES", 0)
     browser = open_page([measured()])
     browser.wait("document.querySelectorAll('#view circle.dot').length === 1")
     assert count(browser, "circle.sample") == 0

@@ -16,17 +16,18 @@ from fib_report.causes import NO_LOG
 from fib_report.page.payload import (
     POINTS,
     TOP,
-    LogBook,
-    ShapeBook,
+    Book,
     excerpt,
     pack,
-    page_data,
+    page_parts,
     shape_of,
     short_solution,
     timing_lines,
     workload_labels,
 )
-from flashinfer_bench.report import cause
+from fib_tests.results import a_result
+from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.report import cause, latest_results
 from flashinfer_bench.stats.samples import quantile
 
 
@@ -34,14 +35,12 @@ def unpacked(data):
     return json.loads(zlib.decompress(base64.b64decode(pack(data))))
 
 
-def test_the_middle_half_of_the_samples(make_result):
+def test_the_middle_half_of_the_samples_and_the_best(make_result):
     samples = tuple(float(n) for n in range(101))
-    runs = page_data([make_result(samples_ms=samples), make_result("b_1")])["runs"]
+    results = [make_result("a_1", latency_ms=2.0, samples_ms=samples), make_result("b_1")]
+    data = page_parts(results)["data"]
+    runs = data["runs"]
     assert (runs["low"], runs["high"], runs["samples"]) == ([25.0, None], [75.0, None], [101, 0])
-
-
-def test_the_best_are_marked(make_result):
-    data = page_data([make_result("a_1", latency_ms=2.0), make_result("b_1", latency_ms=1.0)])
     assert {one["solution"]: one["best"] for one in data["scores"]} == {"a_1": False, "b_1": True}
 
 
@@ -50,7 +49,7 @@ def test_long_curves_are_thinned_and_keep_what_matters(make_result):
     results = [
         make_result(workload=f"w{n}", latency_ms=rng.uniform(0.5, 8.0)) for n in range(3_000)
     ]
-    (curve,) = page_data(results)["curves"].values()
+    (curve,) = page_parts(results)["data"]["curves"].values()
     assert len(curve) < 300
     assert curve == sorted(curve)
     solved = sum(result.speedup > 1.0 for result in results) / len(results)
@@ -91,13 +90,8 @@ def test_workloads_are_named_by_the_axes_that_differ(make_result):
     assert list(workload_labels(results).items()) == [("w1", "B=1"), ("w0", "B=8"), ("w2", "B=16")]
 
 
-def noise(rng, length=4_000):
-    text = "".join(map(chr, rng.choices(range(33, 999), k=length)))
-    return "\n".join(text[start : start + 100] for start in range(0, length, 100))
-
-
-def test_each_log_is_kept_once_and_empty_ones_not_at_all():
-    book = LogBook()
+def test_each_text_is_kept_once_and_empty_ones_not_at_all():
+    book = Book(1_000)
     assert [book.add(log) for log in ("a", "b", "a\n", " ", "", "b")] == [0, 1, 0, -1, -1, 1]
     assert book.texts == ["a", "b"]
 
@@ -113,8 +107,13 @@ def test_both_ends_of_a_long_log_are_kept_and_the_rest_is_told():
 
 def test_first_all_then_ends_then_nothing():
     rng = random.Random(0)
-    book = LogBook(full_bytes=20_000, most_bytes=25_000)
-    places = [book.add(noise(rng)) for _ in range(60)]
+
+    def noise():
+        text = "".join(map(chr, rng.choices(range(33, 999), k=4_000)))
+        return "\n".join(text[start : start + 100] for start in range(0, 4_000, 100))
+
+    book = Book(25_000, full_bytes=20_000)
+    places = [book.add(noise()) for _ in range(60)]
     lengths = [len(text) for text in book.texts]
     assert max(lengths[:2]) <= 4_100
     assert min(lengths) < 300
@@ -125,33 +124,31 @@ def test_first_all_then_ends_then_nothing():
 POSITIVE = st.floats(1e-6, 1e6)
 
 
-def points_of(shape):
+def points_of(text):
     """Return the points of a shape in milliseconds, as the page's script makes them."""
-    ratio = shape.high / shape.low
-    levels = itertools.accumulate(ord(step) - ord("0") for step in shape.steps)
-    return [shape.low * ratio ** (level / TOP) for level in levels]
-
-
-def wanted(samples):
-    ordered = sorted(samples)
-    if len(ordered) <= POINTS:
-        return ordered
-    return [quantile(ordered, number / (POINTS - 1)) for number in range(POINTS)]
+    steps, low, high = text.split(" ")
+    ratio = float(high) / float(low)
+    levels = itertools.accumulate(ord(step) - ord("0") for step in steps)
+    return [float(low) * ratio ** (level / TOP) for level in levels]
 
 
 @given(st.lists(POSITIVE, min_size=1, max_size=100))
 def test_a_point_is_off_by_half_a_level_at_most(samples):
-    shape = shape_of(samples)
-    half = math.log(shape.high / shape.low) / TOP / 2
-    for point, expected in zip(points_of(shape), wanted(samples), strict=True):
-        assert abs(math.log(point / expected)) <= half + 1e-9
+    ordered = wanted = sorted(samples)
+    if len(ordered) > POINTS:
+        wanted = [quantile(ordered, number / (POINTS - 1)) for number in range(POINTS)]
+    half = math.log(ordered[-1] / ordered[0]) / TOP / 2
+    for point, expected in zip(points_of(shape_of(samples)), wanted, strict=True):
+        assert abs(math.log(point / expected)) <= half + 2e-5  # ends have five digits
 
 
-def test_a_book_gives_each_its_place_until_it_is_full():
+def test_shapes_get_their_places_until_there_is_no_room():
     rng = random.Random(7)
-    book = ShapeBook(most_bytes=20_000)
-    places = [book.add([rng.lognormvariate(0, 1) for _ in range(90)]) for _ in range(3_000)]
-    kept = len(book.shapes)
+    book = Book(20_000)
+    shapes = [shape_of([rng.lognormvariate(0, 1) for _ in range(90)]) for _ in range(3_000)]
+    places = list(map(book.add, shapes))
+    kept = len(book.texts)
+    assert book.texts == shapes[:kept]
     assert places == [*range(kept), *[-1] * (3_000 - kept)]
     assert 200 < kept < 1_500
 
@@ -233,3 +230,60 @@ def test_any_log_has_a_cause_of_one_short_line(log):
 @pytest.mark.parametrize("log", ["error " * 200_000, "e" * 2_000_000])
 def test_endless_lines_take_no_time(log):
     assert len(cause(log)) <= 160
+
+
+NAMES = st.sampled_from(["a", "b_a", "c d", "<i>", "&amp;", "ü", "x" * 80, 'q"', "0", "__"])
+LATENCY = st.floats(1e-6, 1e5)
+
+
+@st.composite
+def results(draw):
+    status = draw(st.sampled_from(list(EvaluationStatus)))
+    latency = reference = None
+    samples = ()
+    if status is EvaluationStatus.PASSED:
+        latency = draw(LATENCY)
+        reference = draw(st.none() | LATENCY)
+        samples = tuple(draw(st.lists(LATENCY, max_size=5)))
+    log = draw(st.sampled_from(["", "log", "<b>" * 3000, "\x1b[0m\0"]))
+    sizes = draw(st.dictionaries(st.sampled_from("NM"), st.integers(0, 2**40), max_size=2))
+    definition, solution = draw(NAMES), draw(NAMES)
+    return a_result(
+        solution,
+        definition=definition,
+        op_type=f"type of {definition}",
+        author=f"{solution[:1]}'s author",
+        language=f"{solution[:1]}++",
+        workload=draw(NAMES),
+        axes=sizes,
+        hardware=draw(st.sampled_from(["cpu", "gpu"])),
+        status=status,
+        timestamp=draw(st.sampled_from(["2026-01-01", "2026-01-02"])),
+        latency_ms=latency,
+        reference_latency_ms=reference,
+        samples_ms=samples,
+        log=log,
+        max_absolute_error=draw(st.none() | st.floats(min_value=0.0)),
+    )
+
+
+@given(st.lists(results(), min_size=1, max_size=25).map(latest_results))
+def test_everything_can_be_read_back_from_the_columns(found):
+    parts = page_parts(found)
+    data = unpacked(parts["data"])
+    runs = data["runs"]
+    assert {len(column) for column in runs.values()} == {len(found)}
+    read = set()
+    for index, status in enumerate(runs["status"]):
+        place, solution, _, author, language = data["solutions"][runs["solution"][index]]
+        owner, uuid, *_ = data["workloads"][runs["workload"][index]]
+        assert owner == place
+        log = parts["logs"][runs["log"][index]] if runs["log"][index] >= 0 else ""
+        assert bool(log) == bool(runs["length"][index])
+        assert (runs["cause"][index] < 0) == (status == "PASSED")
+        definition, device = data["definitions"][place][0], data["devices"][runs["device"][index]]
+        read.add((definition, solution, author, language, uuid, device, status))
+    assert read == {
+        (r.definition, r.solution, r.author, r.language, r.workload, r.hardware, r.status.value)
+        for r in found
+    }  # fmt: skip

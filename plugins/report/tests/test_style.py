@@ -5,12 +5,11 @@ from importlib.resources import files
 
 import pytest
 
-from fib_report.page.document import SCRIPTS
 from flashinfer_bench.data import EvaluationStatus
 
 CSS = files("fib_report.page").joinpath("page.css").read_text()
 SCRIPT_FOLDER = files("fib_report.page").joinpath("script")
-JS = "".join(SCRIPT_FOLDER.joinpath(f"{name}.js").read_text() for name in SCRIPTS)
+JS = "".join(script.read_text() for script in SCRIPT_FOLDER.iterdir())
 
 SERIES = [f"c{n}" for n in range(1, 9)]
 OTHERS = "c0"

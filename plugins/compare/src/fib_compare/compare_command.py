@@ -1,7 +1,5 @@
 """``fib compare``: test whether one solution is faster than another, for people and scripts."""
 
-# ruff: noqa: TC001 - typer reads the annotations at run time
-
 from __future__ import annotations
 
 import sys
@@ -12,20 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from fib_compare.replay_command import Workloads, parse_share, without_torch
+from flashinfer_bench.cli import options
 from flashinfer_bench.cli import run_options as own
 from flashinfer_bench.cli.datasets import open_datasets
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import (
-    AsJson,
-    Definitions,
-    GreedyCommand,
-    LogLevel,
-    OneLocal,
-    Solutions,
-)
 from flashinfer_bench.cli.output import (
     console,
-    emit_json,
+    emit_document,
     printable,
     rounded,
     set_up_logging,
@@ -44,7 +35,6 @@ if TYPE_CHECKING:
     from fib_compare.paired.result import Contest
 
 
-SCHEMA_VERSION = 1
 COLUMNS = (
     "verdict",
     "definition",
@@ -133,7 +123,15 @@ def emit_answer(
 
     found = answer(results, min_effect=settings.min_effect, alpha=settings.alpha)
     if as_json:
-        emit_json(_document(found, settings, paired=paired))
+        emit_document(
+            paired=paired,
+            min_effect=settings.min_effect,
+            alpha=settings.alpha,
+            verdict=found.overall.verdict if found.overall is not None else None,
+            exit_code=int(exit_code_of(found)),
+            overall=_numbers(found.overall),
+            comparisons=[_one(result) for result in found.results],
+        )
     else:
         title = "Comparison" if paired else "Comparison (unpaired)"
         table(title, COLUMNS, map(_row, found.results))
@@ -169,19 +167,6 @@ def _tell(found: Answer, *, paired: bool) -> None:
     )
     if paired and "ambiguous" in {verdict.value for verdict in found.verdicts}:
         talk("ambiguous: try a larger --max-seconds or --min-effect, or a quieter machine")
-
-
-def _document(found: Answer, settings: CompareSettings, *, paired: bool) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "paired": paired,
-        "min_effect": settings.min_effect,
-        "alpha": settings.alpha,
-        "verdict": found.overall.verdict if found.overall is not None else None,
-        "exit_code": int(exit_code_of(found)),
-        "overall": _numbers(found.overall),
-        "comparisons": [_one(result) for result in found.results],
-    }
 
 
 def _numbers(found: Any) -> Optional[dict[str, Any]]:
@@ -241,16 +226,13 @@ def _row(result: ContestResult) -> list[Any]:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-def _name(flag: str, text: str) -> Any:
-    return typer.Option(flag, metavar="NAME", show_default=False, help=text)
-
-
-def _folder(flag: str, text: str) -> Any:
-    return typer.Option(flag, metavar="PATH", show_default=False, help=text)
-
-
-Baseline = Annotated[Optional[str], _name("--baseline", "Solution to compare with.")]
-Candidate = Annotated[Optional[str], _name("--candidate", "Solution that may be slower.")]
+Baseline = Annotated[
+    Optional[str], options.option("--baseline", metavar="NAME", help="Solution to compare with.")
+]
+Candidate = Annotated[
+    Optional[str],
+    options.option("--candidate", metavar="NAME", help="Solution that may be slower."),
+]
 MinEffect = Annotated[
     float,
     typer.Option(
@@ -272,10 +254,17 @@ MaxSeconds = Annotated[
 ]
 BaselineTraces = Annotated[
     Optional[Path],
-    _folder("--baseline-traces", "Run nothing; use samples from this dataset or trace file."),
+    options.option(
+        "--baseline-traces",
+        metavar="PATH",
+        help="Run nothing; use samples from this dataset or trace file.",
+    ),
 ]
 CandidateTraces = Annotated[
-    Optional[Path], _folder("--candidate-traces", "Compare them with samples from this one.")
+    Optional[Path],
+    options.option(
+        "--candidate-traces", metavar="PATH", help="Compare them with samples from this one."
+    ),
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Compare traces of other hardware, timers or definitions.")
@@ -296,15 +285,15 @@ Second = Annotated[
 ]
 
 
-@app.command("compare", cls=GreedyCommand)
+@app.command("compare", cls=options.GreedyCommand)
 def compare(
     ctx: typer.Context,
     first: First = None,
     second: Second = None,
-    local: OneLocal = None,
+    local: options.OneLocal = None,
     baseline: Baseline = None,
     candidate: Candidate = None,
-    definitions: Definitions = None,
+    definitions: options.Definitions = None,
     workloads: Workloads = None,
     min_effect: MinEffect = "1%",  # type: ignore[assignment] # typer parses it
     alpha: Alpha = "5%",  # type: ignore[assignment]
@@ -320,10 +309,10 @@ def compare(
     config: own.ConfigFile = None,
     baseline_traces: BaselineTraces = None,
     candidate_traces: CandidateTraces = None,
-    solutions: Solutions = None,
+    solutions: options.Solutions = None,
     force: Force = False,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
 ) -> None:
     """Test whether one solution is faster than another, slower, the same, or ambiguous.
 
@@ -337,22 +326,22 @@ def compare(
     set_up_logging(log_level)
     from fib_compare.paired.comparer import CompareSettings
 
-    options = _named(ctx.params)
+    given = _named(ctx.params)
     settings = CompareSettings(min_effect=min_effect, alpha=alpha, max_seconds=max_seconds)
     results: list[ContestResult] = []
     paired = baseline_traces is None and candidate_traces is None
     try:
         if paired:
-            _run_contests(options, settings, results)
+            _run_contests(given, settings, results)
         else:
-            results += _recorded(options, settings)
+            results += _recorded(given, settings)
     finally:
         shown = emit_answer(results, settings, paired=paired, as_json=as_json) if results else None
     assert shown is not None, "there is a result for each contest"
     raise typer.Exit(exit_code_of(shown))
 
 
-def _named(options: Mapping[str, Any]) -> dict[str, Any]:
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, with baseline and candidate also where they are positional arguments.
 
     Raises
@@ -360,9 +349,9 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
     ConfigError
         If they are given in both ways, or if only one is given.
     """
-    names = options["first"], options["second"]
+    names = given["first"], given["second"]
     if names == (None, None):
-        return dict(options)
+        return dict(given)
     if None in names:
         raise ConfigError(
             f"two solutions are needed, but only {names[0]!r} is given",
@@ -370,40 +359,40 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
             "which take all values that follow",
         )
     for flag in ("baseline", "candidate"):
-        if options[flag] is not None:
+        if given[flag] is not None:
             raise ConfigError(
-                f"--{flag} {options[flag]!r} and the names {names[0]!r}, {names[1]!r} are given",
+                f"--{flag} {given[flag]!r} and the names {names[0]!r}, {names[1]!r} are given",
                 hint="give either the two names or the two options",
             )
-    return {**options, "baseline": names[0], "candidate": names[1]}
+    return {**given, "baseline": names[0], "candidate": names[1]}
 
 
 _CONFIG = ("device", "seed", "timer", "cache", "executor", "sandbox", "trust", "timeout_seconds")
 
 
 def _run_contests(
-    options: Mapping[str, Any], settings: CompareSettings, results: list[ContestResult]
+    given: Mapping[str, Any], settings: CompareSettings, results: list[ContestResult]
 ) -> None:
     """Add the result of each contest as soon as it ends, so that an interrupted run shows them."""
-    baseline, candidate = options["baseline"], options["candidate"]
+    baseline, candidate = given["baseline"], given["candidate"]
     if baseline is None or candidate is None:
         raise ConfigError(
             "two solutions are needed: BASELINE CANDIDATE, or --baseline NAME and --candidate NAME",
             hint="or give recorded traces with --baseline-traces and --candidate-traces",
         )
     for unused in ("solutions", "force"):
-        if options[unused]:
+        if given[unused]:
             raise ConfigError(f"--{unused.removesuffix('s')} requires --baseline-traces")
     try:
         from fib_compare.paired.comparer import Comparer, find_contests
         from flashinfer_bench.bench.config import BenchmarkConfig
 
-        given = {name: options[name] for name in _CONFIG}
-        file = options["config"]
+        changed = {name: given[name] for name in _CONFIG}
+        file = given["config"]
         make = partial(BenchmarkConfig.from_yaml, file) if file else BenchmarkConfig.default
-        config = make(**given)
-        trace_set = open_datasets([options["local"]] if options["local"] else None).trace_set
-        filters = options["definitions"] or None, options["workloads"] or ()
+        config = make(**changed)
+        trace_set = open_datasets([given["local"]] if given["local"] else None).trace_set
+        filters = given["definitions"] or None, given["workloads"] or ()
         contests = find_contests(trace_set, baseline, candidate, *filters)
         with Comparer(trace_set, config, settings) as comparer, Watch(contests, settings) as watch:
             for result in comparer.run(contests, on_start=watch.started, on_launch=watch.launched):
@@ -414,20 +403,20 @@ def _run_contests(
         raise without_torch(error, message) from error
 
 
-def _recorded(options: Mapping[str, Any], settings: CompareSettings) -> list[ContestResult]:
+def _recorded(given: Mapping[str, Any], settings: CompareSettings) -> list[ContestResult]:
     from fib_compare.paired.result import compare_recorded, read_traces
     from fib_compare.targets import fits
 
-    paths = options["baseline_traces"], options["candidate_traces"]
+    paths = given["baseline_traces"], given["candidate_traces"]
     if None in paths:
         raise ConfigError("give both --baseline-traces and --candidate-traces")
-    if options["local"] is not None:
+    if given["local"] is not None:
         raise ConfigError("--local cannot be used with recorded traces, since nothing is run")
-    if (options["baseline"] is None) != (options["candidate"] is None):
+    if (given["baseline"] is None) != (given["candidate"] is None):
         raise ConfigError("give both --baseline and --candidate")
-    if options["solutions"] and options["baseline"] is not None:
+    if given["solutions"] and given["baseline"] is not None:
         raise ConfigError("--solution compares each solution with itself; leave out --baseline")
-    filters = [options[name] or () for name in ("definitions", "solutions", "workloads")]
+    filters = [given[name] or () for name in ("definitions", "solutions", "workloads")]
     before, after = ([one for one in read_traces(path) if fits(one, *filters)] for path in paths)
-    names = (options["baseline"], options["candidate"]) if options["baseline"] else None
-    return compare_recorded(before, after, settings, names, force=options["force"])
+    names = (given["baseline"], given["candidate"]) if given["baseline"] else None
+    return compare_recorded(before, after, settings, names, force=given["force"])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from flashinfer_bench.cli import options
 from flashinfer_bench.cli.datasets import dataset_roots
 from flashinfer_bench.cli.exit_codes import ExitCode
-from flashinfer_bench.cli.options import AsJson, Definitions, GreedyCommand, LogLevel, Solutions
-from flashinfer_bench.cli.output import emit_json, printable, set_up_logging, table, talk
+from flashinfer_bench.cli.output import emit_document, printable, set_up_logging, table, talk
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fib_compare.targets import Target
     from flashinfer_bench.data import Evaluation, TraceSet
 
-SCHEMA_VERSION = 1
 COLUMNS = ("verdict", "definition", "solution", "workload", "recorded_ms", "latency_ms", "why")
 
 _NUMBER = re.compile(r"(\d*\.?\d+(?:e-?\d+)?)\s*(%?)", re.ASCII | re.IGNORECASE)
@@ -46,33 +45,29 @@ Traces = Annotated[
 ]
 Dataset = Annotated[
     Optional[Path],
-    typer.Option(
+    options.option(
         "--local",
         metavar="DIR",
-        show_default=False,
         help="Dataset folder. Default: that of the files, or $FIB_DATASET_PATH.",
     ),
 ]
 Workloads = Annotated[
     Optional[list[str]],
-    typer.Option(
+    options.option(
         "--workload",
         "--workloads",
         metavar="UUID...",
-        show_default=False,
         help="Only these workloads; the beginning of a uuid is enough.",
     ),
 ]
 Last = Annotated[
-    Optional[int],
-    typer.Option("--last", min=1, metavar="N", show_default=False, help="Only the latest N."),
+    Optional[int], options.option("--last", min=1, metavar="N", help="Only the latest N.")
 ]
 Device = Annotated[
     Optional[str],
-    typer.Option(
+    options.option(
         "--device",
         metavar="DEVICE",
-        show_default=False,
         help="cpu, cuda or cuda:N. Default: the device of each trace.",
     ),
 ]
@@ -88,19 +83,19 @@ Tolerance = Annotated[
 Save = Annotated[bool, typer.Option("--save", help="Save the new traces, with fresh seeds.")]
 
 
-@app.command("replay", cls=GreedyCommand)
+@app.command("replay", cls=options.GreedyCommand)
 def replay(
     traces: Traces = None,
     local: Dataset = None,
-    definitions: Definitions = None,
-    solutions: Solutions = None,
+    definitions: options.Definitions = None,
+    solutions: options.Solutions = None,
     workloads: Workloads = None,
     last: Last = None,
     device: Device = None,
     latency_tolerance: Tolerance = "10%",  # type: ignore[assignment] # typer parses it
     save: Save = False,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
+    as_json: options.AsJson = False,
+    log_level: options.LogLevel = None,
 ) -> None:
     """Repeat recorded evaluations: reproduced, drifted or not reproducible, and why.
 
@@ -140,20 +135,15 @@ def _chosen(
     )
     from flashinfer_bench.data import TraceSet
 
-    if not traces:
-        (root,) = dataset_roots([local] if local else None)
-        trace_set = TraceSet.from_path(root, on_error="collect")
-        runs = [Target(trace) for group in trace_set.traces.values() for trace in group]
-        yield trace_set, latest(matching(runs, *filters), last)
-        return
     found: dict[Path, list[Target]] = {}
     for path, line in [split_place(text) for text in traces]:
         found.setdefault(local or dataset_of(path), []).extend(read_targets(path, line))
     if last is not None and len(found) > 1:
         raise ConfigError("--last requires a single dataset", hint="give files of one dataset only")
-    for root, targets in found.items():
-        kept = matching(targets, *filters)
+    for root in found or dataset_roots([local] if local else None):
         trace_set = TraceSet.from_path(root, on_error="collect")
+        every = (Target(trace) for group in trace_set.traces.values() for trace in group)
+        kept = matching(found.get(root) or latest([*every]), *filters)
         yield trace_set, kept if last is None else latest(kept, last)
 
 
@@ -168,8 +158,10 @@ def _replay_all(
     try:
         from fib_compare.replayer import Replayer, as_trace
 
-        options: dict[str, Any] = {"device": device, "latency_tolerance": tolerance}
-        with Replayer(trace_set, fresh_variations=save, **options) as replayer:
+        made = Replayer(
+            trace_set, device=device, latency_tolerance=tolerance, fresh_variations=save
+        )
+        with made as replayer:
             for number, target in enumerate(targets, 1):
                 result = replayer.replay(target)
                 talk(f"[{number}/{len(targets)}] {_label(result)}: {result.verdict}")
@@ -205,8 +197,7 @@ def _label(one: Replay) -> str:
 def _show(done: Sequence[Replay], *, as_json: bool) -> None:
     counts = Counter(str(one.verdict) for one in done)
     if as_json:
-        document = {"schema_version": SCHEMA_VERSION, "verdicts": dict(counts)}
-        emit_json({**document, "replays": [_document(one) for one in done]})
+        emit_document(verdicts=dict(counts), replays=[_document(one) for one in done])
     else:
         table("Replays", COLUMNS, map(_row, done))
         for one in done:
@@ -227,11 +218,13 @@ def _tell_differences(one: Replay) -> None:
 
 
 def _row(one: Replay) -> list[Any]:
-    shown = _document(one)
     why = "; ".join(one.reasons) or None
-    shown["why"] = why if one.target.trace is not None else f"{one.target.place}: {why}"
-    shown["recorded_ms"] = _latency(one.recorded)
-    shown["latency_ms"] = _latency(one.evaluation)
+    shown = {
+        **_document(one),
+        "why": why if one.target.trace is not None else f"{one.target.place}: {why}",
+        "recorded_ms": _latency(one.recorded),
+        "latency_ms": _latency(one.evaluation),
+    }
     return [shown[column] for column in COLUMNS]
 
 

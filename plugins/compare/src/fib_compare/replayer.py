@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from pydantic import PrivateAttr
 
@@ -20,24 +21,24 @@ from flashinfer_bench.bench.backends import choose_devices
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
 from flashinfer_bench.bench.digests import definition_digest
 from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
-from flashinfer_bench.data import (
-    Correctness,
-    Definition,
-    Evaluation,
-    Performance,
-    Provenance,
-    Solution,
-    Trace,
-    TraceSet,
-    Workload,
-)
 from flashinfer_bench.errors import ConfigError, FibError, RunnerError, RunnerFatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fib_compare.targets import Target
     from flashinfer_bench.bench.evaluation import NotEvaluated
+    from flashinfer_bench.data import (
+        Correctness,
+        Definition,
+        Evaluation,
+        Performance,
+        Provenance,
+        Solution,
+        Trace,
+        TraceSet,
+        Workload,
+    )
     from flashinfer_bench.plugins import Catalog
 
 
@@ -100,79 +101,71 @@ def compare(before: Evaluation, now: Evaluation, tolerance: float) -> Comparison
         samples and reference latencies may have been edited, so they excuse at most a factor of
         two.
     """
-    differences = list(_environment(before, now))
+    differences = tuple(_environment(before, now))
     if before.status != now.status:
-        return Comparison((f"status {before.status} -> {now.status}",), tuple(differences))
-    drift, notes = _errors(before.correctness, now.correctness)
-    more, remarks = _performances(before.performance, now.performance, tolerance)
-    drift, notes = drift + more, notes + remarks
-    return Comparison(tuple(drift), (*notes, *differences))
+        return Comparison((f"status {before.status} -> {now.status}",), differences)
+    found = [
+        *_errors(before.correctness, now.correctness),
+        *_performances(before.performance, now.performance, tolerance),
+    ]
+    notes = (text for drifted, text in found if not drifted)
+    return Comparison(tuple(text for drifted, text in found if drifted), (*notes, *differences))
 
 
-def _errors(
-    before: Optional[Correctness], now: Optional[Correctness]
-) -> tuple[list[str], list[str]]:
-    """Return large and small differences of errors."""
-    drift: list[str] = []
-    notes: list[str] = []
+_Findings = Iterator[tuple[bool, str]]
+"""Differences, each with whether it contradicts what was recorded."""
+
+
+def _errors(before: Optional[Correctness], now: Optional[Correctness]) -> _Findings:
     if before is None or now is None:
-        return drift, notes
+        return
     for name in ("max_absolute_error", "max_relative_error"):
         then, today = getattr(before, name), getattr(now, name)
         if then != today and not (math.isnan(then) and math.isnan(today)):
+            is_close = (
+                abs(then - today) <= _ERRORS_MAY_DIFFER * max(abs(then), abs(today)) < math.inf
+            )
             text = f"{name} {then:.4g} -> {today:.4g} (differs by {abs(today - then):.3g})"
-            (notes if _close(then, today) else drift).append(text)
-    return drift, notes
-
-
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= _ERRORS_MAY_DIFFER * max(abs(one), abs(other)) < math.inf
+            yield not is_close, text
 
 
 def _performances(
     before: Optional[Performance], now: Optional[Performance], tolerance: float
-) -> tuple[list[str], list[str]]:
-    """Return contradictions to the recorded latencies, and other differences."""
-    drift: list[str] = []
-    notes: list[str] = []
+) -> _Findings:
     if before is None:
-        return drift, notes
-    if now is not None:
-        drift += _latency(before, now, tolerance)
+        return
+    if now is not None and (text := _latency(before, now, tolerance)):
+        yield True, text
     if before.latency_ms > 0:
         told, made = before.speedup_factor, before.reference_latency_ms / before.latency_ms
         if not math.isclose(told, made, rel_tol=_SPEEDUP_MAY_DIFFER):
-            drift.append(
-                f"the recorded speed-up {told:.4g} does not match the recorded latencies: "
-                f"{made:.4g}"
-            )
+            text = f"the recorded speed-up {told:.4g} does not match the recorded latencies: "
+            yield True, f"{text}{made:.4g}"
     then = before.reference_latency_ms
     today = now.reference_latency_ms if now is not None else 0.0
     # A changed reference latency suggests that the machine has changed.
     if then and today and abs(today - then) > tolerance * then:
         far = max(then, today) > max(_MOST_EXCUSED, 1 + tolerance) * min(then, today)
-        text = f"the reference's latency {then:.4g} -> {today:.4g} ms"
-        (drift if far else notes).append(text)
-    return drift, notes
+        yield far, f"the reference's latency {then:.4g} -> {today:.4g} ms"
 
 
-def _latency(before: Performance, now: Performance, tolerance: float) -> list[str]:
+def _latency(before: Performance, now: Performance, tolerance: float) -> str:
+    """Return how a latency drifted; empty if it did not."""
     then, today = before.latency_ms, now.latency_ms
     if abs(today - then) <= tolerance * then:
-        return []
+        return ""
     text = f"latency {then:.4g} -> {today:.4g} ms, outside {tolerance:.3g} of the recorded one"
-    ranges = interquartile(before.samples_ms), interquartile(now.samples_ms)
-    if ranges[0] is None or ranges[1] is None:
-        return [f"{text} (too few samples to compare their ranges)"]
-    if ranges[0][0] <= ranges[1][1] and ranges[1][0] <= ranges[0][1]:
-        if max(then, today) <= _MOST_EXCUSED * min(then, today):
-            return []
-        return [f"{text}, by more than the scatter of samples explains"]
-    return [f"{text}, and the interquartile ranges of the samples do not overlap"]
+    first, second = _interquartile(before.samples_ms), _interquartile(now.samples_ms)
+    if first is None or second is None:
+        return f"{text} (too few samples to compare their ranges)"
+    if first[0] > second[1] or second[0] > first[1]:
+        return f"{text}, and the interquartile ranges of the samples do not overlap"
+    if max(then, today) > _MOST_EXCUSED * min(then, today):
+        return f"{text}, by more than the scatter of samples explains"
+    return ""
 
 
-def interquartile(samples: Optional[Sequence[float]]) -> Optional[tuple[float, float]]:
-    """Return the first and the third quartile; None for fewer than four samples."""
+def _interquartile(samples: Optional[Sequence[float]]) -> Optional[tuple[float, float]]:
     if samples is None or len(samples) < _FEWEST_SAMPLES:
         return None
     low, _, high = quantiles(samples, n=4, method="inclusive")
@@ -227,27 +220,25 @@ class Recipe:
         As in the dataset, unchanged since the evaluation.
     provenance : Provenance
         The provenance of the trace.
-    seed : int
-        Seed of the inputs.
-    trust : str
-        As for `BenchmarkConfig`.
+    config : RecordedConfig
+        The recorded settings, except those that would disable the sandbox.
     timed_seed, reference_seed : int, optional
         Seeds of the timed calls of the solution and of the reference.
-    missing : tuple of str
-        What is not recorded and was replaced by a default.
+    notes : tuple of str
+        What is not recorded and was replaced by a default, and the recorded settings, which may
+        have been edited.
     """
 
     definition: Definition
     solution: Solution
     provenance: Provenance
-    seed: int
-    trust: Literal["full", "off"]
+    config: RecordedConfig
     timed_seed: Optional[int] = None
     reference_seed: Optional[int] = None
-    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> Recipe:
+def recipe_of(trace: Trace, trace_set: TraceSet) -> Recipe:
     """Return what is needed to repeat the evaluation of a trace.
 
     Parameters
@@ -255,9 +246,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
     trace : Trace
         The trace of a run.
     trace_set : TraceSet
-        Its dataset.
-    siblings : iterable of Trace
-        Further traces, of which one may have the seed that all solutions of a workload shared.
+        Its dataset. Another trace in it may have the seed that all solutions of a workload shared.
 
     Raises
     ------
@@ -286,7 +275,7 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
     if trust not in ("full", "off"):
         raise NotReproducible(f"the recorded trust {trust!r} is invalid; allowed: full, off")
     timed = timed if _is_seed(timed) else None
-    reference = _reference_seed(told, siblings)
+    reference = _reference_seed(told, trace_set, trace.definition)
     name = trace.solution or ""
     solution = trace_set.get_solution(name)
     if solution is None:
@@ -297,14 +286,32 @@ def recipe_of(trace: Trace, trace_set: TraceSet, siblings: Iterable[Trace]) -> R
         )
     if told.extra.get("solution_hash") not in (None, solution.hash()):
         raise NotReproducible(f"solution {name!r} has changed since")
-    missing = []
+    notes = []
     if told.definition_hash is None:
-        missing.append("not recorded: settings other than today's defaults, hash of the definition")
+        notes.append("not recorded: settings other than today's defaults, hash of the definition")
     if "solution_hash" not in told.extra:
-        missing.append("not recorded: hash of the solution")
+        notes.append("not recorded: hash of the solution")
     if trust == "full" and timed is not None and reference is None:
-        missing.append("not recorded: seed of the reference's timed calls; a new one was used")
-    return Recipe(definition, solution, told, told.seed, trust, timed, reference, tuple(missing))
+        notes.append("not recorded: seed of the reference's timed calls; a new one was used")
+    settings = dict(told.settings or {})
+    sandbox = settings.get("sandbox", "strict")
+    if sandbox != "strict":
+        del settings["sandbox"]
+    notes += [f"as recorded: {name} {value}" for name, value in settings.items()]
+    if sandbox != "strict":
+        notes.append(f"recorded sandbox: {sandbox}; the replay used the default")
+    if trust == "off":
+        notes.append("as recorded: trust off, so the solution was not checked for cheating")
+    config = RecordedConfig.restored(
+        settings,
+        warmup_runs=told.warmup_runs,
+        iterations=told.iterations,
+        num_trials=told.num_trials,
+        seed=told.seed,
+        trust=trust,
+        timer=told.timer,
+    )
+    return Recipe(definition, solution, told, config, timed, reference, tuple(notes))
 
 
 def _is_seed(value: Any) -> bool:
@@ -317,14 +324,15 @@ def _content(trace: Trace) -> str:
     return json.dumps(content, sort_keys=True)
 
 
-def _reference_seed(provenance: Provenance, siblings: Iterable[Trace]) -> Optional[int]:
+def _reference_seed(told: Provenance, trace_set: TraceSet, definition: str) -> Optional[int]:
     """Return the seed that the last solution of a workload records for all its solutions."""
-    wanted = provenance.extra.get("checks_id")
+    wanted = told.extra.get("checks_id")
     if wanted is None:
         return None
-    beside = (one.evaluation.provenance for one in siblings if one.evaluation is not None)
-    for told in chain([provenance], beside):
-        seed = told.extra.get("reference_seed") if told is not None else None
+    beside = (one.evaluation for one in trace_set.traces.get(definition, ()))
+    others = (one.provenance for one in beside if one is not None and one.provenance is not None)
+    for one in chain([told], others):
+        seed = one.extra.get("reference_seed")
         if isinstance(seed, int) and _is_seed(seed) and seed_commitment(seed) == wanted:
             return seed
     return None
@@ -492,7 +500,7 @@ class Replayer(AbstractContextManager["Replayer"]):
             why = target.problem or "this line has no run"
             return Replay(target, Verdict.NOT_REPRODUCIBLE, (why,))
         try:
-            recipe = recipe_of(trace, self._trace_set, self._siblings(trace))
+            recipe = recipe_of(trace, self._trace_set)
             now = self._evaluate(trace, recipe, fresh=self._fresh)
             found = _judged(target, trace.evaluation, now, recipe, self._tolerance)
             # It may have passed only because the recorded seeds are public.
@@ -520,11 +528,8 @@ class Replayer(AbstractContextManager["Replayer"]):
                 break
         return held
 
-    def _siblings(self, trace: Trace) -> Iterator[Trace]:
-        yield from self._trace_set.traces.get(trace.definition, ())  # read only if needed
-
     def _evaluate(self, trace: Trace, recipe: Recipe, *, fresh: bool) -> Evaluation:
-        config = _config(recipe)
+        config = recipe.config
         runner = self._runner(self._device or recipe.provenance.device, config)
         method = runner.measurement(config)
         if isinstance(method, VerifiedMeasurement):
@@ -560,37 +565,6 @@ class Replayer(AbstractContextManager["Replayer"]):
         self.close()
 
 
-def _config(recipe: Recipe) -> RecordedConfig:
-    told = recipe.provenance
-    return RecordedConfig.restored(
-        _safe_settings(recipe),
-        warmup_runs=told.warmup_runs,
-        iterations=told.iterations,
-        num_trials=told.num_trials,
-        seed=recipe.seed,
-        trust=recipe.trust,
-        timer=told.timer,
-    )
-
-
-def _safe_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the recorded settings, except those that would disable the sandbox."""
-    settings = recipe.provenance.settings or {}
-    confined = settings.get("sandbox") == "strict"
-    return {name: value for name, value in settings.items() if name != "sandbox" or confined}
-
-
-def _about_settings(recipe: Recipe) -> list[str]:
-    """Return notes on the recorded settings, which may have been edited."""
-    settings = recipe.provenance.settings or {}
-    told = [f"as recorded: {name} {value}" for name, value in _safe_settings(recipe).items()]
-    if len(settings) > len(told):
-        told.append(f"recorded sandbox: {settings['sandbox']}; the replay used the default")
-    if recipe.trust == "off":
-        told.append("as recorded: trust off, so the solution was not checked for cheating")
-    return told
-
-
 def _with_fresh(found: Replay, again: Evaluation, tolerance: float) -> Replay:
     """Compare a replay with one whose timed calls had fresh seeds."""
     known = found.evaluation
@@ -613,7 +587,7 @@ def _judged(
     if then is None or today is None:
         inputs = "not recorded"
     found = compare(before, now, tolerance)
-    differences = (*recipe.missing, *_about_settings(recipe), *found.differences)
+    differences = (*recipe.notes, *found.differences)
     verdict, reasons = Verdict.REPRODUCED, found.drift
     if inputs == "different":
         verdict = Verdict.NOT_REPRODUCIBLE
@@ -637,9 +611,4 @@ def as_trace(replay: Replay) -> Optional[Trace]:
     extra = {**now.provenance.extra, "replay_of": before.evaluation.timestamp}
     marked = now.provenance.model_copy(update={"extra": extra})
     evaluation = now.model_copy(update={"provenance": marked})
-    return Trace(
-        definition=before.definition,
-        workload=before.workload,
-        solution=before.solution,
-        evaluation=evaluation,
-    )
+    return before.model_copy(update={"evaluation": evaluation})

@@ -74,43 +74,6 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A candidate against a baseline.
-
-    Attributes
-    ----------
-    ratio : Interval
-        Latency of the candidate over that of the baseline: above 1 is slower. 0 to infinity if
-        there is only one launch.
-    p_value : float
-        Probability of a ratio so far from 1 if both were equal, adjusted for the looks.
-    verdict : Verdict
-        By `decide`.
-    launches, pairs : int
-        Number of launches and pairs; 0 pairs for unpaired samples.
-    error : float
-        Standard error of the logarithm of the ratio.
-    freedom : float
-        Degrees of freedom of that error; may be infinite.
-    spent : float
-        Share of alpha that this look could spend.
-    p_same : float
-        Probability of a ratio so close to 1 if the difference were the smallest that counts, or
-        more; adjusted for the looks.
-    """
-
-    ratio: Interval
-    p_value: float
-    verdict: Verdict
-    launches: int
-    pairs: int
-    error: float
-    freedom: float
-    spent: float = 1.0
-    p_same: float = 1.0
-
-
-@dataclass(frozen=True)
 class Effect:
     """The logarithm of a ratio, its standard error, and degrees of freedom of that."""
 
@@ -147,6 +110,40 @@ class Effect:
         if self.error == 0:
             return 0.0
         return min(1.0, two_sided_p(room / self.error, self.freedom) / 2 / spent)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against a baseline.
+
+    Attributes
+    ----------
+    effect : Effect
+        The logarithm of the ratio, with its error.
+    spent : float
+        Share of alpha that this look could spend.
+    launches, pairs : int
+        Number of launches and pairs; 0 pairs for unpaired samples.
+    ratio : Interval
+        Latency of the candidate over that of the baseline: above 1 is slower. 0 to infinity if
+        there is only one launch.
+    p_value : float
+        Probability of a ratio so far from 1 if both were equal, adjusted for the looks.
+    p_same : float
+        Probability of a ratio so close to 1 if the difference were the smallest that counts, or
+        more; adjusted for the looks.
+    verdict : Verdict
+        By `decide`.
+    """
+
+    effect: Effect
+    spent: float
+    launches: int
+    pairs: int
+    ratio: Interval
+    p_value: float
+    p_same: float
+    verdict: Verdict
 
 
 def decide(
@@ -237,17 +234,8 @@ def _compared(
 ) -> Comparison:
     ratio, p_value = effect.interval(alpha, spent), effect.p_value(spent)
     p_same = effect.p_same(min_effect, spent)
-    return Comparison(
-        ratio=ratio,
-        p_value=p_value,
-        verdict=decide(ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha),
-        launches=launches,
-        pairs=pairs,
-        error=effect.error,
-        freedom=effect.freedom,
-        spent=spent,
-        p_same=p_same,
-    )
+    verdict = decide(ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha)
+    return Comparison(effect, spent, launches, pairs, ratio, p_value, p_same, verdict)
 
 
 def _spent(count: int, capped: bool) -> float:
@@ -428,49 +416,31 @@ def overall(
     """
     if not comparisons:
         raise DataError("no comparisons to combine; at least one is needed")
-    if len(comparisons) == 1:
-        one = comparisons[0]
-        single = _judged(one, one.p_value, min_effect, alpha)
-        return Overall(one.ratio, one.p_value, single.verdict, (single,))
-    mean = _mean(comparisons)
     spent = min(comparison.spent for comparison in comparisons)
-    ratio = mean.interval(alpha, spent)
-    p_values = [mean.p_value(spent), *(comparison.p_value for comparison in comparisons)]
-    adjusted = holm(p_values)
-    judged = tuple(
-        _judged(each, p_value, min_effect, alpha)
-        for each, p_value in zip(comparisons, adjusted[1:], strict=True)
-    )
-    verdict = decide(
-        ratio.estimate,
-        adjusted[0],
-        mean.p_same(min_effect, spent),
-        min_effect=min_effect,
-        alpha=alpha,
-    )
-    return Overall(ratio, adjusted[0], verdict, judged)
+    tests = [_compared(_mean(comparisons), min_effect, alpha, spent=spent), *comparisons]
+    if len(comparisons) == 1:  # it is its own mean
+        del tests[0]
+    p_values = holm([one.p_value for one in tests])
+    judged = [_judged(*each, min_effect, alpha) for each in zip(tests, p_values, strict=True)]
+    mean, own = judged[0], judged[-len(comparisons) :]
+    return Overall(mean.ratio, mean.p_value, mean.verdict, tuple(own))
 
 
 def _judged(one: Comparison, p_value: float, min_effect: float, alpha: float) -> Comparison:
     """Return a comparison with a corrected p-value and the resulting verdict."""
-    effect = Effect(math.log(one.ratio.estimate), one.error, one.freedom)
-    p_same = effect.p_same(min_effect, one.spent)
+    p_same = one.effect.p_same(min_effect, one.spent)
     verdict = decide(one.ratio.estimate, p_value, p_same, min_effect=min_effect, alpha=alpha)
     return replace(one, p_value=p_value, p_same=p_same, verdict=verdict)
 
 
 def _mean(comparisons: Sequence[Comparison]) -> Effect:
-    count = len(comparisons)
-    log = math.fsum(math.log(each.ratio.estimate) for each in comparisons) / count
-    squares = [each.error**2 for each in comparisons]
-    total = math.fsum(squares)
+    effects = [each.effect for each in comparisons]
+    log = math.fsum(each.log for each in effects) / len(effects)
+    total = math.fsum(each.error**2 for each in effects)
     if total == 0 or math.isinf(total):
         return Effect(log, math.sqrt(total), 1.0)
-    shares = [square / total for square in squares]
-    freedom = 1 / max(
-        math.fsum(s * s / each.freedom for s, each in zip(shares, comparisons, strict=True)), 1e-300
-    )
-    return Effect(log, math.sqrt(total) / count, freedom)
+    shares = math.fsum((each.error**2 / total) ** 2 / each.freedom for each in effects)
+    return Effect(log, math.sqrt(total) / len(effects), 1 / max(shares, 1e-300))
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -1,7 +1,5 @@
 """``fib info``: one block for a bug report, whatever is missing or broken here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

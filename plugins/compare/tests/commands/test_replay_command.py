@@ -1,7 +1,5 @@
 """``fib replay``: recorded runs are carried out again, in real processes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -188,5 +186,5 @@ def test_a_record_edited_by_hand_does_not_hold(record, replay):
 
 
 @pytest.mark.parametrize("text", ["1%", "0.01", ".01", "1e-2", "1E-2", " 1 % "])
-def test_shares_are_written_in_any_usual_way(text: str) -> None:
+def test_shares_are_written_in_any_usual_way(text):
     assert parse_share(text) == pytest.approx(0.01)

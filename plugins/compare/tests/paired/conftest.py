@@ -1,9 +1,5 @@
 """Two solutions with scripted clocks, compared in scripted processes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from fib_compare.paired.comparer import CompareSettings, ContestRun
@@ -12,25 +8,16 @@ from fib_judge.records import VerifiedSession
 from fib_tests.scripted import cache_folder, catalog, evaluator, executor, problems, settings
 from fib_tests.scripted import session as plain_session
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fib_compare.paired.result import ContestResult
-
 
 @pytest.fixture
-def session(plain_session: Any) -> Any:
+def session(plain_session):
     """``session(**changes)``: a run of the judge's."""
-
-    def make(**changes: Any) -> VerifiedSession:
-        return VerifiedSession(**vars(plain_session(**changes)))
-
-    return make
+    return lambda **changes: VerifiedSession(**vars(plain_session(**changes)))
 
 
 @pytest.fixture
-def contest(problems) -> Callable[..., Contest]:
-    def make(baseline: str, candidate: str, **changes: Any) -> Contest:
+def contest(problems):
+    def make(baseline, candidate, **changes):
         values = {
             "definition": problems.definition(),
             "workload": problems.workload(),
@@ -43,21 +30,13 @@ def contest(problems) -> Callable[..., Contest]:
 
 
 @pytest.fixture
-def compare(session, contest, evaluator, settings) -> Callable[..., ContestResult]:
+def compare(session, contest, evaluator, settings):
     """Compares two sources: ``compare(baseline, candidate, max_seconds=…, trust=…)``."""
 
-    def run(
-        baseline: str,
-        candidate: str,
-        *,
-        max_seconds: float = 3.0,
-        problem: dict[str, Any] | None = None,
-        on_launch: Any = lambda launches, seconds: None,
-        **changes: Any,
-    ) -> ContestResult:
+    def run(baseline, candidate, *, max_seconds=3.0, problem=None, **changes):
         held = session(profile_baseline=False, **changes)
         one = contest(baseline, candidate, **(problem or {}))
         wanted = CompareSettings(max_seconds=max_seconds)
-        return ContestRun(held, one, evaluator, settings(), wanted, on_launch=on_launch).run()
+        return ContestRun(held, one, evaluator, settings(), wanted).run()
 
     return run

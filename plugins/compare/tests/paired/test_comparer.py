@@ -1,7 +1,5 @@
 """Which workloads two solutions have in common, and what stops a comparison before it begins."""
 
-from __future__ import annotations
-
 import pytest
 
 from fib_compare.paired.comparer import Comparer, CompareSettings, find_contests

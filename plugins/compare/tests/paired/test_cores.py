@@ -1,20 +1,12 @@
 """Giving both sides one core: when that is done, and that nobody gains by it."""
 
-from __future__ import annotations
-
-import itertools
 import os
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fib_compare.paired import comparer as contests
 from fib_compare.paired.launch import Cores, Settled, core_ticks
 from fib_tests.scripted import steady
-from flashinfer_bench.bench.executors.threads import ENDED
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="cores are chosen on Linux alone"
@@ -30,13 +22,13 @@ def for_solutions(monkeypatch):
 class Machine:
     """A folder ``proc`` with cores that are so idle, and the affinity of this process."""
 
-    def __init__(self, proc: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    def __init__(self, proc, monkeypatch, cores):
         self.proc = proc
         self._ticks = [[0, 0] for _ in range(cores)]
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
         self.pass_time(*[1] * cores)
 
-    def pass_time(self, *idle: int) -> None:
+    def pass_time(self, *idle):
         """Let 100 ticks pass, of which each core was idle for so many."""
         lines = ["cpu  1 2 3 4 5 6 7 8 9 10"]
         for core, ticks in enumerate(idle):
@@ -53,30 +45,20 @@ def machine(tmp_path, monkeypatch):
 
 
 class Fake:
-    """A candidate with scripted threads."""
+    """A candidate that works with one thread, and refuses to be moved unless it obeys."""
 
-    def __init__(self, *looks: dict[int, int], obeys: bool = True) -> None:
-        self._looks = itertools.chain(looks, itertools.repeat(looks[-1]))
+    def __init__(self, obeys):
         self._obeys = obeys
-        self.asked: list[set[int]] = []
-        self.on: frozenset[int] = frozenset({0, 1, 2})
+        self._looks = iter([{1: 0}, {1: 100}])
+        self.on = frozenset({0, 1, 2})
 
-    def thread_times(self) -> dict[int, int]:
+    def thread_times(self):
         return next(self._looks)
 
-    def keep_on(self, cores: Any) -> bool:
-        self.asked.append(set(cores))
+    def keep_on(self, cores):
         if self._obeys:
             self.on = frozenset(cores)
         return self._obeys
-
-    def cores(self) -> frozenset[int]:
-        return self.on
-
-
-CALLED = 100e-6, 100e-6
-ALONE = {1: 0}, {1: 100}
-BESIDE = {2: 0, 3: 0}, {2: 100, 3: 80}
 
 
 class TestChoice:
@@ -111,55 +93,22 @@ class TestChoice:
         assert Cores("cpu", tmp_path).choose() is None
 
 
-class TestSettled:
-    @pytest.fixture
-    def cores(self, machine):
-        here = machine()
-        made = Cores("cpu", here.proc)
-        here.pass_time(10, 90, 50)
-        return made
-
-    def test_both_get_the_same_core(self, cores):
-        sides = Fake(*ALONE), Fake(*ALONE)
-        settled = Settled(sides, cores)
-        assert settled.on_one_core(CALLED) is True
-        settled.end()
-        assert [one.asked for one in sides] == [[{1}], [{1}]]
-
-    @pytest.mark.parametrize("pair", [(ALONE, BESIDE), (BESIDE, ALONE), (BESIDE, BESIDE)])
-    def test_whoever_works_on_several_is_left_alone_and_so_is_the_other(self, cores, pair):
-        sides = tuple(Fake(*looks) for looks in pair)
-        settled = Settled(sides, cores)
-        assert settled.on_one_core(CALLED) is False
-        settled.end()
-        assert [one.asked for one in sides] == [[], []]
-
-    def test_threads_that_end_in_each_call_are_seen(self, cores):
-        sides = Fake(*ALONE), Fake({1: 0, ENDED: 0}, {1: 100, ENDED: 70})
-        assert Settled(sides, cores).on_one_core(CALLED) is False
-
-    @pytest.mark.parametrize("refuses", [0, 1])
-    def test_if_one_cannot_be_moved_neither_is(self, cores, refuses):
-        sides = tuple(Fake(*ALONE, obeys=number != refuses) for number in (0, 1))
-        assert Settled(sides, cores).on_one_core(CALLED) is False
-        assert sides[1 - refuses].on == {0, 1, 2}
-        assert cores.choose() is None, "nor in the next launches"
-
-    def test_if_one_moves_itself_nobody_is_moved_again(self, cores):
-        sides = Fake(*ALONE), Fake(*ALONE)
-        settled = Settled(sides, cores)
-        assert settled.on_one_core(CALLED) is True
-        sides[1].on = frozenset({0, 1})
-        settled.end()
-        assert [one.on for one in sides] == [{0, 1, 2}] * 2
-        assert cores.choose() is None
+@pytest.mark.parametrize("refuses", [0, 1])
+def test_if_one_cannot_be_moved_neither_is(machine, refuses):
+    here = machine()
+    cores = Cores("cpu", here.proc)
+    here.pass_time(10, 90, 50)
+    sides = tuple(Fake(obeys=number != refuses) for number in (0, 1))
+    assert Settled(sides, cores).on_one_core((100e-6, 100e-6)) is False
+    assert sides[1 - refuses].on == {0, 1, 2}
+    assert cores.choose() is None, "nor in the next launches"
 
 
 @pytest.mark.torch
 def test_processes_that_are_only_played_touch_no_real_ones(compare, monkeypatch):
     """Their numbers may be those of other people's processes."""
 
-    def forbidden(*parts: Any) -> None:
+    def forbidden(*parts):
         raise AssertionError(f"asked about a real process: {parts}")
 
     for name in ("thread_times", "keep_on", "cores_of"):

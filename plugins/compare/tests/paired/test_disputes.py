@@ -1,7 +1,5 @@
 """Which claims count, which are set aside, and who is not believed in the end."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ from fib_judge.integrity import Overhead
 from flashinfer_bench.bench.executors.base import TimedCall
 
 
-def calls(sample_ms: float = 5.0, unseen_ms: float = 0.0, enqueued_ms: float = 0.0) -> Any:
+def calls(sample_ms=5.0, unseen_ms=0.0, enqueued_ms=0.0):
     """Return timed calls that take what they claim, and `unseen_ms` more."""
     made = []
     for number in range(16):
@@ -26,7 +24,7 @@ EMPTY = [TimedCall(0.0, 0.1, 0.1, 0.0, 0.0, "clock", "1")] * 8
 OVERHEAD = Overhead.of({False: EMPTY, True: EMPTY}, calls())
 
 
-def sides(first: Any, second: Any, overhead: Any = OVERHEAD) -> tuple[Side, Side]:
+def sides(first, second, overhead=OVERHEAD):
     attempt: Any = SimpleNamespace(baseline=SimpleNamespace(overhead=overhead))
     made = Side("baseline", attempt), Side("candidate", attempt)
     for side, taken in zip(made, (first, second), strict=True):
@@ -34,7 +32,7 @@ def sides(first: Any, second: Any, overhead: Any = OVERHEAD) -> tuple[Side, Side
     return made
 
 
-def disputes(device: str = "cuda:0", overhead: Any = OVERHEAD) -> Disputes:
+def disputes(device="cuda:0", overhead=OVERHEAD):
     session: Any = SimpleNamespace(timer="clock", timer_version="1", device=device)
     baseline: Any = SimpleNamespace(overhead=overhead, floor=None)
     return Disputes(session, baseline)
@@ -75,7 +73,7 @@ def test_the_time_that_the_host_is_held_counts_where_it_is_far_more_than_the_ref
     assert min(trusted[1].samples_ms()) == 2.5
 
 
-def changed(**facts: Any) -> Any:
+def changed(**facts):
     return [TimedCall(**{**vars(call), **facts}) for call in calls()]
 
 

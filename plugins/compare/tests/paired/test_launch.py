@@ -1,7 +1,5 @@
 """One launch: how large it is, in which order its calls come, and what ends it."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -31,23 +29,23 @@ class ScriptedSide:
         )
     )
 
-    def fire(self, number: int, check: Any = None) -> TimedCall:
+    def fire(self, number, check=None):
         self.log.append((self.role, number, check))
         return TimedCall(float(len(self.log)), 1.0, 1.0, 0.0, 0.0, "clock", "1")
 
-    def rest(self) -> None:
+    def rest(self):
         self.rests.append((len(self.log), self.role))
 
-    def samples_ms(self) -> tuple[float, ...]:
+    def samples_ms(self):
         return tuple(call.sample_ms for call in self.calls)
 
 
 class QuietSession:
-    def device_to_itself(self, deadline: Deadline) -> Any:
+    def device_to_itself(self, deadline):
         return deadline.stopped()
 
 
-def launch(size: LaunchSize, *, schedule: Any = None, number: int = 0, cap: float = 60) -> Any:
+def launch(size, *, schedule=None, number=0, cap=60):
     log: list[tuple[str, int, Any]] = []
     rests: list[tuple[int, str]] = []
     sides = ScriptedSide("A", log, rests), ScriptedSide("B", log, rests)

@@ -1,7 +1,5 @@
 """Real solutions in real processes: who is put on one core, and who is not."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -40,19 +38,19 @@ MOVES = SPIN + (
 
 @pytest.fixture
 def seen(problems, monkeypatch):
-    """Compares real solutions for a few launches; returns on how many cores each ended them.
+    """Compares real solutions for a few launches; returns on which cores each ended them.
 
     They are trusted, so that no launch is set aside on a busy machine; and no core is left to the
     judge, as there may be two only.
     """
     monkeypatch.setenv("FIB_CPU_THREADS", str(ALLOWED))
 
-    def run(baseline: str, candidate: str) -> list[tuple[int, int]]:
+    def run(baseline, candidate):
         found = []
         end = cores.Settled.end
 
         def note(self):
-            found.append(tuple(len(one.cores()) for one in self._candidates))
+            found.append(tuple(one.cores() for one in self._candidates))
             end(self)
 
         monkeypatch.setattr(cores.Settled, "end", note)
@@ -70,17 +68,17 @@ def seen(problems, monkeypatch):
 
 
 def test_two_that_work_with_one_thread_share_a_core(seen):
-    assert (1, 1) in seen(ONE, ONE)
+    assert any(first == second and len(first) == 1 for first, second in seen(ONE, ONE))
 
 
 @pytest.mark.parametrize(("baseline", "candidate"), [(SEVERAL, ONE), (ONE, SEVERAL)])
 def test_if_one_works_with_several_neither_is_moved(seen, baseline, candidate):
-    assert set(seen(baseline, candidate)) == {(ALLOWED, ALLOWED)}
+    assert all(len(one) == ALLOWED for pair in seen(baseline, candidate) for one in pair)
 
 
 def test_whoever_moves_itself_has_nobody_moved_in_the_next_launch(seen):
     on = seen(ONE, MOVES)
-    moved = [first for first, second in on if second > 1]
-    assert moved.count(1) <= 1, "the one in which it is noticed"
-    assert all(second > 1 for _, second in on)
-    assert on[-1][0] == ALLOWED
+    moved = [first for first, second in on if len(second) > 1]
+    assert sum(len(one) == 1 for one in moved) <= 1, "the one in which it is noticed"
+    assert all(len(second) > 1 for _, second in on)
+    assert len(on[-1][0]) == ALLOWED

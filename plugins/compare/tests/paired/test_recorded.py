@@ -1,7 +1,5 @@
 """Comparing recorded samples: which runs meet, and what makes them incomparable."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

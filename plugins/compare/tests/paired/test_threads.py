@@ -1,12 +1,9 @@
 """Looking at the threads of real processes, and keeping them on cores."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +14,6 @@ from flashinfer_bench.bench.executors.threads import (
     keep_on,
     thread_times,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="threads are looked at on Linux alone"
@@ -59,10 +53,10 @@ TALK = "import sys\nfor line in sys.stdin:\n    {}\n    print('done', flush=True
 class Child:
     """A real process that works once for each line that it is sent."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process):
         self._process, self.pid = process, process.pid
 
-    def work(self, times: int = 1) -> None:
+    def work(self, times=1):
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         for _ in range(times):
@@ -70,7 +64,7 @@ class Child:
             self._process.stdin.flush()
             assert self._process.stdout.readline() == "done\n"
 
-    def end(self) -> None:
+    def end(self):
         """End the process and its group."""
         if self._process.returncode is None:
             os.killpg(self.pid, 9)
@@ -78,7 +72,7 @@ class Child:
 
 
 @contextmanager
-def child(code: str, each: str = "work()") -> Iterator[Child]:
+def child(code, each="work()"):
     process = subprocess.Popen(
         [sys.executable, "-c", code + TALK.format(each)],
         stdin=subprocess.PIPE,
@@ -97,7 +91,7 @@ def child(code: str, each: str = "work()") -> Iterator[Child]:
         process.stdout.close()
 
 
-def between(one: Child, times: int = 5) -> tuple[dict[int, int], dict[int, int], float]:
+def between(one, times=5):
     """Return the times before and after some calls, and how long these would take if nobody waited.
 
     Not how long they took: on a busy machine that says little of what they did.

@@ -1,7 +1,5 @@
 """Scripted candidates, judged by the verified measurement."""
 
-from __future__ import annotations
-
 import pytest
 
 import fib_judge
@@ -11,7 +9,7 @@ from flashinfer_bench.plugins import Catalog
 
 
 @pytest.fixture
-def catalog(core_catalog: Catalog) -> Catalog:
+def catalog(core_catalog):
     """What an installation with a Python builder and the judge would offer."""
     records = [entry.spec for entry in core_catalog]
     return Catalog.of(*records, *fib_judge.fib_register_measurements())

@@ -7,10 +7,11 @@ import time
 from collections import Counter
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
+from fib_report.tables import takes
 from flashinfer_bench.cli import options
 from flashinfer_bench.cli.datasets import default_dataset, tell_broken
 from flashinfer_bench.cli.exit_codes import ExitCode
@@ -59,40 +60,56 @@ _AXES = "Only calls with these sizes: M=16, or M=16 N=4096. Must be the last opt
 Axes = Annotated[Optional[list[str]], option("--axes", metavar="NAME=SIZE...", help=_AXES)]
 
 
-def bounds(max_atol: Optional[float], max_rtol: Optional[float]) -> ApplyConfig:
-    """Return an `ApplyConfig` with these limits on errors."""
-    from flashinfer_bench.apply import ApplyConfig
+class Given(NamedTuple):
+    """What the options that all these commands have say.
 
-    return ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
+    Attributes
+    ----------
+    local : Path or None
+        The dataset, if one is named.
+    hardware : str
+        The hardware's name as it is in traces.
+    config : ApplyConfig
+        The limits on errors.
+    as_json : bool
+        Whether to write JSON.
+    """
+
+    local: Optional[Path]
+    hardware: str
+    config: ApplyConfig
+    as_json: bool
 
 
-def hardware_name(hardware: Optional[str], device: Optional[str]) -> str:
-    """Return the hardware's name as it is in traces."""
+def given_by(
+    local: options.OneLocal = None,
+    device: Device = None,
+    hardware: Hardware = None,
+    max_atol: MaxAtol = None,
+    max_rtol: MaxRtol = None,
+    as_json: AsJson = False,
+    log_level: LogLevel = None,
+) -> Given:
+    """Check and combine the options that all these commands have."""
+    set_up_logging(log_level)
     if hardware is not None and device is not None:
         raise typer.BadParameter("give --device or --hardware, not both")
+    from flashinfer_bench.apply import ApplyConfig
     from flashinfer_bench.tensors.devices import this_hardware
 
+    config = ApplyConfig(max_atol=max_atol, max_rtol=max_rtol)
     # Older scripts pass devices to --hardware; no hardware has such a name.
     if hardware is None or hardware == "cpu" or hardware.partition(":")[0] == "cuda":
-        return this_hardware(hardware if device is None else device)
-    return hardware
+        hardware = this_hardware(hardware or device)
+    return Given(local, hardware, config, as_json)
 
 
 # --------------------------------------------------------------------------------------- build
 
 
 @app.command("build", cls=GreedyCommand)
-def build(
-    local: options.OneLocal = None,
-    jobs: Jobs = None,
-    device: Device = None,
-    hardware: Hardware = None,
-    max_atol: MaxAtol = None,
-    max_rtol: MaxRtol = None,
-    no_helper: NoHelper = False,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
-) -> None:
+@takes(given=given_by)
+def build(given: Given, jobs: Jobs = None, no_helper: NoHelper = False) -> None:
     """Build the solutions that apply would use here, several at a time.
 
     The builds stay in the cache for programs that enable apply. Like apply, this command builds and
@@ -102,13 +119,11 @@ def build(
     Also compiles a small helper that makes dispatch faster, once for each version of torch. Without
     the helper, dispatch is slower but otherwise the same.
     """
-    set_up_logging(log_level)
     from flashinfer_bench.apply.runtime import Builds
     from flashinfer_bench.apply.table import ApplyTable
 
-    place = hardware_name(hardware, device)
-    folder = local or default_dataset()
-    found = ApplyTable.load_or_build(folder, bounds(max_atol, max_rtol), hardware=place)
+    place, folder = given.hardware, given.local or default_dataset()
+    found = ApplyTable.load_or_build(folder, given.config, hardware=place)
     counts: Counter[tuple[str, str]] = Counter()
     for name, one in found.definitions.items():
         counts.update({(name, solution): keys for solution, keys in one.winners.items()})
@@ -142,7 +157,7 @@ def build(
         if solution in results
         for error in [results[solution]]
     ]
-    if as_json:
+    if given.as_json:
         emit_document(hardware=place, interrupted=interrupted, helper=helper, builds=builds)
     elif builds:
         rows = (
@@ -210,34 +225,26 @@ def _reason(error: Exception) -> str:
 
 
 @app.command("explain", cls=GreedyCommand)
+@takes(given=given_by)
 def explain(
+    given: Given,
     definition: Annotated[str, typer.Argument(metavar="DEFINITION", help="Name of a definition.")],
-    local: options.OneLocal = None,
     axes: Axes = None,
-    device: Device = None,
-    hardware: Hardware = None,
-    max_atol: MaxAtol = None,
-    max_rtol: MaxRtol = None,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
 ) -> None:
     """Show which solutions apply would use for a definition, and why not the others.
 
     The first table ranks the solutions for each recorded key (size), the winner first. The second
     lists all solutions, with the reasons why traces do not count. Nothing is built or run.
     """
-    set_up_logging(log_level)
-    sizes = _parse_axes(axes or ())
+    sizes, local = _parse_axes(axes or ()), given.local
     if local is not None and Path(definition).is_dir() and not local.exists():
         definition, local = str(local), Path(definition)  # in either order
     dataset = local or default_dataset()
     from fib_report.apply_choices import explain as explain_one
 
-    place = hardware_name(hardware, device)
-    found = explain_one(
-        dataset, definition, bounds(max_atol, max_rtol), hardware=place, axes=sizes or None
-    )
-    if as_json:
+    place = given.hardware
+    found = explain_one(dataset, definition, given.config, hardware=place, axes=sizes or None)
+    if given.as_json:
         emit_document(dataset=dataset, **found)
     else:
         table(f"Ranking for {definition}", _KEY_COLUMNS, _key_rows(found["keys"]))
@@ -305,28 +312,20 @@ def _tell_problems(problems: Sequence[str]) -> ExitCode:
 
 
 @app.command("list", cls=GreedyCommand)
-def list_definitions(
-    local: options.OneLocal = None,
-    device: Device = None,
-    hardware: Hardware = None,
-    max_atol: MaxAtol = None,
-    max_rtol: MaxRtol = None,
-    as_json: AsJson = False,
-    log_level: LogLevel = None,
-) -> None:
+@takes(given=given_by)
+def list_definitions(given: Given) -> None:
     """Show which solutions apply would use for each definition.
 
     A row has the number of keys (sizes) recorded on this hardware, how many of them have a winner,
     each winner with its number of keys, and how many traces do not count, by reason. Nothing is
     built or run.
     """
-    set_up_logging(log_level)
     from fib_report.apply_choices import explain_all
 
-    place = hardware_name(hardware, device)
-    found = explain_all(local or default_dataset(), bounds(max_atol, max_rtol), hardware=place)
+    dataset = given.local or default_dataset()
+    found = explain_all(dataset, given.config, hardware=given.hardware)
     definitions = found["definitions"]
-    if as_json:
+    if given.as_json:
         emit_document(**found)
     else:
         table("Apply", _LIST_COLUMNS, map(_list_row, definitions))

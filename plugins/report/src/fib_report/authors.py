@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Optional
 from pydantic import Field
 
 from flashinfer_bench.data.base import SchemaModel
-from flashinfer_bench.data.trace import EvaluationStatus
 from flashinfer_bench.errors import ConfigError, DataError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from fib_report.results import Result, Setting
     from flashinfer_bench.data import Solution, TraceSet
     from flashinfer_bench.data.run_source import RunRow
-
-_PASSED = EvaluationStatus.PASSED
 
 
 class SpeedupMetrics(SchemaModel):
@@ -100,24 +97,21 @@ class Ranking:
         rows: Iterable[RunRow],
         definitions: Iterable[str] = (),
     ) -> None:
-        self._solutions, self._definitions = solutions, list(definitions)
-        runs = list(rows)
-        passed = [row for row in runs if row.status is _PASSED]
-        failed = (row.task for row in runs if row.status is not _PASSED)
-        self._failed = Counter((task.definition, task.solution) for task in failed)
-        self._succeeded = Counter((row.task.definition, row.task.solution) for row in passed)
-        self._runs = Counter(row.task.definition for row in runs)
-        self._passed = Counter(row.task.definition for row in passed)
+        self._solutions, self._definitions = solutions, dict.fromkeys(definitions)
+        self._failed: Counter[tuple[str, str]] = Counter()
+        self._passed: Counter[tuple[str, str]] = Counter()
         self._unusable: dict[str, RunRow] = {}
         self._best_ms: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-        for row in passed:
-            task, latency = row.task, row.latency_ms
-            times = self._best_ms[task.definition, task.solution]
+        for row in rows:
+            key, latency = (row.definition, row.solution), row.latency_ms
+            (self._passed if row.passed else self._failed)[key] += 1
+            if not row.passed or row.disputed:
+                continue
             if latency is None or not 0.0 < latency < math.inf:
-                if not row.disputed:
-                    self._unusable.setdefault(task.definition, row)
-            elif latency < times.get(task.workload, math.inf) and not row.disputed:
-                times[task.workload] = latency
+                self._unusable.setdefault(row.definition, row)
+            else:
+                times = self._best_ms[key]
+                times[row.workload] = min(latency, times.get(row.workload, latency))
 
     @classmethod
     def of(
@@ -145,7 +139,7 @@ class Ranking:
             names = [definition_name]
         else:
             names = [*data.definitions, *data.solutions, *data.run_source.names()]
-        return cls(data.solutions, data.run_rows(definition_name), dict.fromkeys(names))
+        return cls(data.solutions, data.run_rows(definition_name), names)
 
     def score(self, solution: Solution, baseline_author: str) -> Optional[SpeedupMetrics]:
         """Score one solution; see `TraceSet.get_solution_score`."""
@@ -159,7 +153,7 @@ class Ranking:
                 f"{row.latency_ms} ms",
                 field="evaluation.performance.latency_ms",
             )
-        failed, passed = (each[name, solution.name] for each in (self._failed, self._succeeded))
+        failed, passed = (each[name, solution.name] for each in (self._failed, self._passed))
         known = {"best_solutions": {name: solution.name}}
         if failed:
             return SpeedupMetrics(avg_speedup=0.0, success_rate=passed / (failed + passed), **known)
@@ -211,12 +205,14 @@ class Ranking:
                 scores.append(self.score_definition(name, baseline_author))
             except DataError as error:
                 unranked[name] = error.message
-        total = sum(self._runs[name] for name in self._definitions)
-        passed = sum(self._passed[name] for name in self._definitions)
+        passed, failed = (
+            sum(count for (name, _), count in counts.items() if name in self._definitions)
+            for counts in (self._passed, self._failed)
+        )
         return TraceSetSummary(
-            total=total,
+            total=passed + failed,
             passed=passed,
-            failed=total - passed,
+            failed=failed,
             rankings=_ranked(scores),
             unranked=unranked,
         )
@@ -226,7 +222,7 @@ def rankable(trace_set: TraceSet, results: Sequence[Result]) -> dict[Setting, Ra
     """Return the rankings on each device with each timer and cache mode, which are not compared."""
     from fib_report.results import split_by_setting  # a summary needs no reports
 
-    names = dict.fromkeys(one.definition for one in results)
+    names = [one.definition for one in results]
     return {
         setting: Ranking(trace_set.solutions, here, names)
         for setting, here in split_by_setting(results).items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
@@ -9,7 +11,7 @@ import typer
 
 from fib_report import tables
 from flashinfer_bench.cli import options
-from flashinfer_bench.cli.output import Column, document_of, set_up_logging, talk
+from flashinfer_bench.cli.output import Column, document_of, talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,27 +29,34 @@ Untrusted = Annotated[
     typer.Option("--untrusted", help="Leave out replayable workloads."),
 ]
 
-# Definition, solution, device, and timer with cache mode.
-_Place = tuple[str, str, str, "tuple[str, str]"]
+# By the field of a score that has it: what is named, and what is said of it.
+_DOUBTS = {
+    "disputed": (
+        "solution",
+        "not ranked, because latencies are disputed ('fib run --resume' measures them again)",
+    ),
+    "replayable": (
+        "definition",
+        "definitions with replayable workloads, whose results may come from memory (--untrusted "
+        "leaves these out)",
+    ),
+    "loose": (
+        "solution",
+        "loose tolerance: passed within 0.01, would fail with 'fib run --tolerance dtype'",
+    ),
+}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command("best", cls=options.GreedyCommand)
+@tables.takes(report=tables.narrow_report_of, chosen=tables.format_of)
 def best(
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    solutions: options.Solutions = None,
-    op_types: options.OpTypes = None,
-    authors: options.Authors = None,
-    hardware: options.Hardware = None,
+    report: tables.Report,
+    chosen: tables.Format,
     baseline: tables.NamedBaselineOption = None,
     top: Top = 1,
     untrusted: Untrusted = False,
-    output_format: tables.FormatOption = tables.Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
 ) -> None:
     """Show the fastest correct solution of each definition.
 
@@ -57,68 +66,60 @@ def best(
     geometric mean over the winner's. Solutions whose 95 % intervals overlap share a rank (=1): it
     is not known which of them is faster.
     """
-    set_up_logging(log_level)
     from fib_report.baselines import NamedBaseline
     from fib_report.results import mixtures
     from fib_report.roofline import Rooflines
     from fib_report.scores import best_solutions, score_solutions
 
-    names = {"definitions": definitions, "op_types": op_types, "hardware": hardware}
-    narrowed = {"solutions": solutions, "authors": authors}
+    (opened, wanted), every_solution = report, {"solutions": (), "authors": ()}
+    wanted.check_names(opened.trace_set)
     # The baseline may be left out by the filters.
-    opened, everything = tables.open_results(local, hub, **names, **({} if baseline else narrowed))
-    results = everything
-    if baseline and (solutions or authors):
-        wanted = tables.make_selection(**narrowed)
-        wanted.check_names(opened.trace_set)
-        results = [one for one in everything if wanted.wants_solution(one.solution, one.author)]
-        tables.require_results(opened, results)
-    if untrusted:
-        results = [one for one in results if not one.replayable]
-        tables.require_results(opened, results)
+    everything = report.latest(replace(wanted, **every_solution) if baseline else wanted)
+    results = report.checked(
+        [
+            one
+            for one in everything
+            if wanted.wants_solution(one.solution, one.author)
+            and not (untrusted and one.replayable)
+        ]
+    )
     scores = score_solutions(results)
     found = best_solutions(scores)
-    replayable = sorted({one.definition for one in scores if one.replayable})
-    disputed = sorted({one.solution for one in scores if one.disputed})
-    loose = sorted({one.solution for one in scores if one.loose})
+    doubts = {
+        mark: sorted({getattr(one, named) for one in scores if getattr(one, mark)})
+        for mark, (named, _) in _DOUBTS.items()
+    }
     against = NamedBaseline(everything, baseline).against if baseline else lambda _: None
     rooflines = Rooflines(opened.trace_set.definitions, opened.trace_set.root)
-    runs: dict[_Place, list[Result]] = {}
+    runs: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         if result.passed:
-            place = result.definition, result.solution, result.hardware, result.conditions
-            runs.setdefault(place, []).append(result)
+            runs.setdefault(result.key, []).append(result)
     rows = []
     for one in found:
         for score in (one.ranked or (one.score,))[:top]:
-            place = score.definition, score.solution, score.hardware, (score.timer, score.cache)
-            share = rooflines.mean_share(runs[place])
-            rows.append(_Row(one, score, against(score), share, runs[place]))
+            mine, first = runs[score.key], one if score is one.score else None
+            share = rooflines.mean_share(mine)
+            rows.append(_Row(score, one.tried, first, against(score), share, mine))
     has_limits = any(row.share is not None for row in rows)
     columns = _columns(with_baseline=bool(baseline), has_limits=has_limits)
     tables.write_tables(
-        tables.chosen_format(output_format, as_json),
+        chosen,
         [("Best solutions", columns, rows)],
         lambda: {
             "baseline": baseline,
-            "disputed": disputed,
-            "replayable": replayable,
-            "loose_tolerance": loose,
+            "disputed": doubts["disputed"],
+            "replayable": doubts["replayable"],
+            "loose_tolerance": doubts["loose"],
             "best": [_document(one, columns, rooflines) for one in rows],
         },
     )
     tables.tell_mixtures(mixtures((one.hardware, one.conditions) for one in results if one.passed))
     if not found:
         talk("no solution passed on all of its workloads")
-    if disputed:
-        told = "not ranked, because latencies are disputed ('fib run --resume' measures them again)"
-        talk(f"{told}: {', '.join(disputed)}")
-    if replayable:
-        told = "definitions with replayable workloads, whose results may come from memory"
-        talk(f"{told} (--untrusted leaves these out): {', '.join(replayable)}")
-    if loose:
-        told = "loose tolerance: passed within 0.01, would fail with 'fib run --tolerance dtype'"
-        talk(f"{told}: {', '.join(loose)}")
+    for mark, (_, told) in _DOUBTS.items():
+        if doubts[mark]:
+            talk(f"{told}: {', '.join(doubts[mark])}")
     tied = [one for one in found if one.ties]
     if tied:
         talk(f"{len(tied)} of {len(found)} rankings have no clear winner: intervals overlap")
@@ -130,18 +131,25 @@ def best(
 class _Row(NamedTuple):
     """A row of the table: one of the ranked solutions of a definition."""
 
-    best: Best
     score: SolutionScore
+    tried: int
+    first: Optional[Best]  # if it is the best
     against: Optional[Against]
     share: Optional[float]  # share of the limit
     runs: Sequence[Result]
 
     @property
-    def leads(self) -> bool:
-        return self.score is self.best.score
+    def ties(self) -> list[str]:
+        return [one.solution for one in self.first.ties] if self.first is not None else []
+
+    @property
+    def runner_up(self) -> Optional[str]:
+        second = self.first.runner_up if self.first is not None else None
+        return second.solution if second is not None else None
 
 
 def _columns(*, with_baseline: bool, has_limits: bool) -> list[Column]:
+    json_only = partial(Column, people=False, programs=False, json=True)
     against = [
         Column("vs_baseline", lambda r: r.against and r.against.speedup, measured=True),
         Column("vs_workloads", lambda r: r.against and r.against.workloads, people=False),
@@ -152,23 +160,27 @@ def _columns(*, with_baseline: bool, has_limits: bool) -> list[Column]:
         Column("hardware", "score.hardware"),
         Column("timer", "score.timer", people=False),
         Column("cache", "score.cache", people=False),
-        Column("rank", "score.rank", programs=False),
-        Column("rank", lambda r: tables.rank_number(r.score.rank), people=False),
-        Column("tied", lambda r: tables.is_tied(r.score.rank), people=False),
+        *tables.rank_columns("score.rank"),
         Column("solution", "score.solution"),
         Column("author", "score.author", people=False),
         Column("geomean_ms", "score.latency", measured=True),
-        Column("speedup", "score.reference_speedup", measured=True),
+        Column("speedup", "score.speedup", measured=True),
         *(against if with_baseline else ()),
         # The table shows it only after `fib calibrate` has measured the device.
         Column("share_of_limit", "share", people=has_limits),
         Column("workloads", "score.passed"),
-        Column("solutions", "best.tried", people=False),
-        Column("lead", lambda r: r.best.measured_lead if r.leads else None, measured=True),
+        Column("solutions", "tried", people=False),
+        Column("lead", lambda r: r.first and r.first.measured_lead, measured=True),
         Column("samples", "score.samples", people=False),
         Column("stop_rule", lambda r: " ".join(r.score.stop_rules), people=False),
         Column("timed", lambda r: _timed(r.score), programs=False),
         Column("notes", lambda r: "; ".join(_notes(r))),
+        json_only("language", "score.language"),
+        json_only("runner_up", "runner_up"),
+        json_only("not_distinguishable", "ties"),
+        json_only("without_interval", "score.without_interval"),
+        json_only("dropped", "score.dropped"),
+        json_only("references", "score.references"),
     ]
 
 
@@ -179,9 +191,8 @@ def _timed(score: SolutionScore) -> str:
 
 def _notes(row: _Row) -> Iterator[str]:
     score = row.score
-    if row.leads and row.best.ties:
-        names = ", ".join(one.solution for one in row.best.ties)
-        yield f"not distinguishable from {names}"
+    if row.ties:
+        yield f"not distinguishable from {', '.join(row.ties)}"
     if score.without_interval:
         yield f"no interval on {score.without_interval} of {score.passed} workloads"
     if score.dropped:
@@ -194,20 +205,8 @@ def _notes(row: _Row) -> Iterator[str]:
 
 
 def _document(row: _Row, columns: Sequence[Column], rooflines: Rooflines) -> dict[str, Any]:
-    best, score = row.best, row.score
-    runner_up = best.runner_up.solution if best.runner_up is not None else None
-    return {
-        **document_of(columns, row),
-        "language": score.language,
-        "runner_up": runner_up if row.leads else None,
-        "not_distinguishable": [one.solution for one in best.ties] if row.leads else [],
-        "without_interval": score.without_interval,
-        "dropped": score.dropped,
-        "references": score.references,
-        "results": [
-            {**document_of(_RESULT, one), **_limits(rooflines.of(one))} for one in row.runs
-        ],
-    }
+    results = [{**document_of(_RESULT, one), **_limits(rooflines.of(one))} for one in row.runs]
+    return {**document_of(columns, row), "results": results}
 
 
 def _limits(roofline: Optional[Roofline]) -> Mapping[str, Any]:

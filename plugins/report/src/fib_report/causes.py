@@ -102,7 +102,7 @@ def decisive_line(log: str) -> str:
         compiler error, else the last line that mentions an error, else the last line. At most
         400 characters.
     """
-    text = _COLOUR.sub("", log)
+    text = without_colours(log)
     own, _, output = text.partition("--- output ---")
     if stage := _STAGE.match(own):
         line = _BUILD.sub("", own[stage.end() :].partition("\n")[0], count=1)
@@ -125,6 +125,11 @@ def decisive_line(log: str) -> str:
 def shorten(text: str, limit: int = _LONGEST) -> str:
     """Return `text` cut to `limit` characters, with a mark where it was cut."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def without_colours(text: str) -> str:
+    """Return `text` without the codes that colour it in a terminal."""
+    return _COLOUR.sub("", text)
 
 
 def without_numbers(line: str) -> str:

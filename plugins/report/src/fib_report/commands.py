@@ -15,17 +15,10 @@ import typer
 
 from fib_report import tables
 from flashinfer_bench.cli import options
-from flashinfer_bench.cli.datasets import error_documents, open_datasets, show_findings
+from flashinfer_bench.cli.datasets import error_documents, show_findings
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import GreedyCommand
-from flashinfer_bench.cli.output import (
-    Column,
-    document_of,
-    emit,
-    set_up_logging,
-    talk,
-    write_output,
-)
+from flashinfer_bench.cli.output import Column, document_of, emit, talk, write_output
 from flashinfer_bench.errors import ConfigError, SelectionError
 
 if TYPE_CHECKING:
@@ -43,37 +36,28 @@ Baseline = Annotated[
 ]
 
 
+@tables.takes(report=tables.report_of, chosen=tables.format_of)
 def summary(
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    op_types: options.OpTypes = None,
-    hardware: options.Hardware = None,
-    baseline_author: Baseline = "baseline",
-    output_format: tables.FormatOption = tables.Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
+    report: tables.Report, chosen: tables.Format, baseline_author: Baseline = "baseline"
 ) -> None:
     """Count definitions, solutions and traces, and rank the authors.
 
     Three tables: definitions; authors on each device, with each timer and cache mode; and how the
     latencies were measured.
     """
-    set_up_logging(log_level)
     from fib_report.results import mixtures
     from fib_report.summary import summarize
 
-    opened = open_datasets(local, hub)
-    selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    found = summarize(opened.trace_set, selection, baseline_author)
+    opened = report.opened
+    found = summarize(opened.trace_set, report.selection, baseline_author)
     if not found.definitions:
         raise SelectionError("no definition matches the filters")
     optional: dict[str, Sequence[Any]] = {
-        f"Authors, compared with {found.baseline_author}": found.rankings,
+        f"Authors, compared with {baseline_author}": found.rankings,
         "How latencies were measured": found.timings,
     }
     tables.write_tables(
-        tables.chosen_format(output_format, as_json),
+        chosen,
         [
             _dataclass_table("Definitions", found.definitions),
             *(_dataclass_table(title, rows) for title, rows in optional.items() if rows),
@@ -83,7 +67,7 @@ def summary(
             "totals": found.totals(),
             "statuses": found.statuses,
             "definitions": found.definitions,
-            "baseline_author": found.baseline_author,
+            "baseline_author": baseline_author,
             "rankings": found.rankings,
             "timings": found.timings,
             "unranked": found.unranked,
@@ -112,30 +96,23 @@ GapsOnly = Annotated[bool, typer.Option("--gaps", help="Show only definitions wi
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are gaps.")]
 
 
+@tables.takes(report=tables.report_of, chosen=tables.format_of)
 def coverage(
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    op_types: options.OpTypes = None,
-    hardware: options.Hardware = None,
+    report: tables.Report,
+    chosen: tables.Format,
     baseline_author: Baseline = "baseline",
     gaps: GapsOnly = False,
     strict: Strict = False,
-    output_format: tables.FormatOption = tables.Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
 ) -> None:
     """Show which definitions lack workloads, solutions or evaluations.
 
     A device that was used for one definition is expected for all. The column of a device counts the
     pairs of solution and workload that were evaluated on it.
     """
-    set_up_logging(log_level)
     from fib_report.coverage import find_gaps
 
-    opened = open_datasets(local, hub)
-    selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    found = find_gaps(opened.trace_set, selection, baseline_author)
+    opened = report.opened
+    found = find_gaps(opened.trace_set, report.selection, baseline_author)
     if not found:
         raise SelectionError("no definition matches the filters")
     lacking = [one for one in found if not one.complete]
@@ -147,7 +124,7 @@ def coverage(
         for one in shown
     ]
     tables.write_tables(
-        tables.chosen_format(output_format, as_json),
+        chosen,
         [("Coverage", columns, rows)],
         lambda: {"devices": devices, "definitions": shown},
     )
@@ -191,21 +168,14 @@ _CHANGE = (
 )
 
 
+@tables.takes(report=tables.narrow_report_of, chosen=tables.format_of)
 def regressions(
+    report: tables.Report,
+    chosen: tables.Format,
     since: Since,
     until: Until = None,
     threshold: Threshold = 1.05,
     improvements: Improvements = False,
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    solutions: options.Solutions = None,
-    op_types: options.OpTypes = None,
-    authors: options.Authors = None,
-    hardware: options.Hardware = None,
-    output_format: tables.FormatOption = tables.Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
 ) -> None:
     """Compare the latest results before a date with the latest after it.
 
@@ -214,23 +184,16 @@ def regressions(
     Latencies with different timers or cache modes are not compared. Exits with 1 if there are
     regressions.
     """
-    set_up_logging(log_level)
     from fib_report.regressions import compare_dates, parse_date
     from fib_report.results import collect_results
 
     begin = parse_date(since)
     end = None if until is None else parse_date(until, end=True)
-    opened = open_datasets(local, hub)
-    selection = tables.make_selection(
-        definitions=definitions, solutions=solutions, op_types=op_types, authors=authors,
-        hardware=hardware,
-    )  # fmt: skip
-    results = collect_results(opened.trace_set, selection)
-    tables.require_results(opened, results)
-    found = compare_dates(results, begin, end, threshold)
+    results = collect_results(report.opened.trace_set, report.selection)
+    found = compare_dates(report.checked(results), begin, end, threshold)
     shown = found.changes if improvements else found.regressions
     tables.write_tables(
-        tables.chosen_format(output_format, as_json),
+        chosen,
         [("Changes" if improvements else "Regressions", _CHANGE, shown)],
         lambda: {
             "since": begin.isoformat(),
@@ -253,7 +216,7 @@ def regressions(
     ):
         if count:
             talk(f"{what}: {count:,}")
-    raise typer.Exit(ExitCode.FINDINGS if found.regressions else opened.exit_code())
+    raise typer.Exit(ExitCode.FINDINGS if found.regressions else report.opened.exit_code())
 
 
 # --------------------------------------------------------------------------------------- scores
@@ -271,20 +234,15 @@ Reference = Annotated[
 ]
 
 
+@tables.takes(report=tables.report_of, chosen=tables.format_of)
 def scores(
-    local: options.Local = None,
-    hub: options.Hub = None,
-    definitions: options.Definitions = None,
-    op_types: options.OpTypes = None,
-    hardware: options.Hardware = None,
+    report: tables.Report,
+    chosen: tables.Format,
     baseline_author: Baseline = "baseline",
     baseline: tables.NamedBaselineOption = None,
     reference: Reference = False,
     thresholds: Thresholds = None,
     by_solution: BySolution = False,
-    output_format: tables.FormatOption = tables.Format.table,
-    as_json: options.AsJson = False,
-    log_level: options.LogLevel = None,
 ) -> None:
     """Rate authors or solutions: scores, fast_p, win rates and means.
 
@@ -295,43 +253,40 @@ def scores(
     speed-up, 0 for solutions that ever failed. Entries with the same fast_p share a rank (=2) if
     the 95 % intervals of their geomeans overlap.
     """
-    set_up_logging(log_level)
     from fib_report.ratings import THRESHOLDS, make_scoreboard
+    from fib_report.results import mixtures
 
     at = tuple(dict.fromkeys(thresholds or THRESHOLDS))
     for p in at:
         if not 0.0 <= p < float("inf"):
             raise ConfigError(f"--p {p:g}: give numbers of at least 0", hint="--p 1 1.5 2")
-    opened = open_datasets(local, hub)
-    selection = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
-    against = None if reference else baseline or baseline_author
     if reference and baseline:
         raise ConfigError("give --baseline or --reference, not both")
-    found = make_scoreboard(opened.trace_set, selection, against, at, by_solution)
-    if baseline and found.baseline_author is None:
-        known = sorted({one.rating.name for one in found.standings})
+    opened, against = report.opened, None if reference else baseline or baseline_author
+    standings, over = make_scoreboard(opened.trace_set, report.selection, against, at, by_solution)
+    if baseline and over is None:
+        known = sorted({one.rating.name for one in standings})
         raise SelectionError(
             f"{opened.name} has no passing results of a solution or author {baseline!r}",
             hint=f"available {'solutions' if by_solution else 'authors'}: {', '.join(known[:8])}",
         )
-    if not found.standings:
+    if not standings:
         raise SelectionError(
             f"{opened.name} has no results to rate that match the filters",
             hint="record some with 'fib run', or use fewer filters",
         )
     columns = _columns("solution" if by_solution else "author", at)
-    over = found.baseline_author or "the reference"
     tables.write_tables(
-        tables.chosen_format(output_format, as_json),
-        [(f"Compared with {over}", columns, found.standings)],
+        chosen,
+        [(f"Compared with {over or 'the reference'}", columns, standings)],
         lambda: {
-            "baseline_author": found.baseline_author,
-            "scores": [document_of(columns, one) for one in found.standings],
+            "baseline_author": over,
+            "scores": [document_of(columns, one) for one in standings],
         },
     )
-    tables.tell_mixtures(found.mixtures)
-    unpaired = ", unpaired: from separate runs" if found.baseline_author else ""
-    talk(f"speed-ups are over {over}{unpaired}")
+    tables.tell_mixtures(mixtures((one.hardware, (one.timer, one.cache)) for one in standings))
+    unpaired = f"{over}, unpaired: from separate runs" if over else "the reference"
+    talk(f"speed-ups are over {unpaired}")
     raise typer.Exit(opened.exit_code())
 
 
@@ -341,16 +296,14 @@ def _columns(whose: str, thresholds: tuple[float, ...]) -> list[Column]:
         Column("timer", "timer", people=False),
         Column("cache", "cache", people=False),
         Column("timed", tables.clock_label, programs=False),
-        Column("rank", "rating.rank", programs=False),
-        Column("rank", lambda s: tables.rank_number(s.rating.rank), people=False),
-        Column("tied", lambda s: tables.is_tied(s.rating.rank), people=False),
+        *tables.rank_columns("rating.rank"),
         Column(whose, "rating.name"),
         Column("tasks", "rating.tasks"),
         Column("tried", "rating.tried"),
         Column("solved", "rating.solved"),
         Column("definitions", "rating.definitions"),
         Column("score", "score"),
-        Column("geomean", "rating.measured", measured=True),
+        Column("geomean", "rating.speedup", measured=True),
         Column("mean", "rating.mean_speedup"),
         *(Column(f"fast_{p:g}", partial(_share, "fast", p)) for p in thresholds),
         *(Column(f"win_{p:g}", partial(_share, "wins", p)) for p in thresholds),
@@ -385,39 +338,24 @@ OutputFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help
 Title = Annotated[str, typer.Option("--title", help="Heading of the page.")]
 
 
+@tables.takes(report=tables.narrow_report_of)
 def visualize(
-    local: options.Local = None,
-    hub: options.Hub = None,
+    report: tables.Report,
     output: OutputFile = Path("report.html"),
     title: Title = "Benchmark results",
-    definitions: options.Definitions = None,
-    solutions: options.Solutions = None,
-    op_types: options.OpTypes = None,
-    authors: options.Authors = None,
-    hardware: options.Hardware = None,
-    log_level: options.LogLevel = None,
 ) -> None:
     """Write a page with tables and plots.
 
     The page is a single HTML file that works in any browser, also offline.
     """
-    set_up_logging(log_level)
     from fib_report.coverage import find_gaps
     from fib_report.page import PageInfo, render_page
 
-    opened, results = tables.open_results(
-        local,
-        hub,
-        definitions=definitions,
-        solutions=solutions,
-        op_types=op_types,
-        authors=authors,
-        hardware=hardware,
-    )
+    (opened, selection), results = report, report.latest()
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    scope = tables.make_selection(definitions=definitions, op_types=op_types, hardware=hardware)
     # With filters for solutions or authors, gaps would not be gaps of the dataset.
-    gaps = [] if solutions or authors else find_gaps(opened.trace_set, scope)
+    narrow = selection.solutions or selection.authors
+    gaps = [] if narrow else find_gaps(opened.trace_set, selection)
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     info = PageInfo(title, opened.name, now, command)
     page = render_page(results, info, gaps, opened.trace_set).encode()

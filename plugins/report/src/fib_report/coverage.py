@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fib_report.results import collect_results
+from fib_report.results import collect_results, grouped
 from fib_report.scores import natural_order
-from flashinfer_bench.data.selection import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fib_report.results import Result
     from flashinfer_bench.data import TraceSet
-
-Pair = tuple[str, str]
+    from flashinfer_bench.data.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,8 @@ def find_gaps(
     UnknownNameError
         If the selection names what the dataset does not have.
     """
-    chosen = Selection(
-        definitions=selection.definitions,
-        op_types=selection.op_types,
-        hardware=selection.hardware,
-    )
-    runs: dict[str, list[Result]] = {}
-    for result in collect_results(trace_set, chosen):
-        runs.setdefault(result.definition, []).append(result)
+    chosen = replace(selection, solutions=(), authors=(), workloads=())
+    runs = grouped(collect_results(trace_set, chosen), "definition")
     devices = sorted({one.hardware for group in runs.values() for one in group})
     authors = {one.author for group in trace_set.solutions.values() for one in group}
     expected = baseline_author if baseline_author in authors else ""
@@ -109,55 +102,34 @@ def _cover(
     solutions = {one.name: one.author for one in trace_set.solutions.get(name, ())}
     workloads = set(trace_set.workload_uuids(name))
     pairs = len(solutions) * len(workloads)
-    pairs_on = _pairs(runs, solutions, workloads)
-    evaluated = {device: len(pairs_on.get(device, ())) for device in devices}
+    done = {
+        (one.hardware, one.solution, one.workload)
+        for one in runs
+        if one.solution in solutions and one.workload in workloads
+    }
+    counts = Counter(hardware for hardware, _, _ in done)
     passed = {one.hardware for one in runs if one.passed}
+    missing = []
+    if not workloads:
+        missing.append("no workloads")
+    if not solutions:
+        missing.append("no solutions")
+    elif baseline_author and baseline_author not in solutions.values():
+        missing.append(f"no solution by {baseline_author}")
+    if pairs and not devices:
+        missing.append("never evaluated")
+    for device in devices if pairs else ():
+        if not counts[device]:
+            missing.append(f"not on {device}")
+        elif counts[device] < pairs:
+            missing.append(f"{pairs - counts[device]} of {pairs} evaluations on {device}")
     return DefinitionCoverage(
         definition=name,
         op_type=trace_set.definitions[name].op_type,
         solutions=len(solutions),
         workloads=len(workloads),
         pairs=pairs,
-        evaluated=evaluated,
-        unsolved=tuple(
-            device for device, count in evaluated.items() if count and device not in passed
-        ),
-        missing=(
-            *_lacking(solutions, workloads, baseline_author),
-            *_unevaluated(evaluated, pairs),
-        ),
+        evaluated={device: counts[device] for device in devices},
+        unsolved=tuple(one for one in devices if counts[one] and one not in passed),
+        missing=tuple(missing),
     )
-
-
-def _pairs(
-    runs: Sequence[Result], solutions: Collection[str], workloads: Collection[str]
-) -> dict[str, set[Pair]]:
-    """Return the evaluated pairs of solution and workload, by device."""
-    found: dict[str, set[Pair]] = {}
-    for one in runs:
-        if one.solution in solutions and one.workload in workloads:
-            found.setdefault(one.hardware, set()).add((one.solution, one.workload))
-    return found
-
-
-def _lacking(solutions: Mapping[str, str], workloads: set[str], baseline_author: str) -> list[str]:
-    found = []
-    if not workloads:
-        found.append("no workloads")
-    if not solutions:
-        found.append("no solutions")
-    elif baseline_author and baseline_author not in solutions.values():
-        found.append(f"no solution by {baseline_author}")
-    return found
-
-
-def _unevaluated(evaluated: Mapping[str, int], pairs: int) -> list[str]:
-    if not pairs:
-        return []  # reported already: there is nothing to evaluate
-    found = []
-    for device, count in evaluated.items():
-        if not count:
-            found.append(f"not on {device}")
-        elif count < pairs:
-            found.append(f"{pairs - count} of {pairs} evaluations on {device}")
-    return found or ([] if evaluated else ["never evaluated"])

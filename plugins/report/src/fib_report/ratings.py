@@ -7,8 +7,8 @@ counts for all who are compared on that device, so that skipping hard tasks give
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Optional
 
@@ -16,27 +16,21 @@ from fib_report.authors import rankable
 from fib_report.baselines import Task, baseline_latencies, fastest_of, speedup_over, task_of
 from fib_report.results import (
     collect_results,
+    grouped,
     latest_results,
-    mixtures,
     split_by_setting,
     with_intervals,
 )
-from fib_report.scores import (
-    Measured,
-    geometric_mean,
-    latency_of,
-    mean_of,
-    rank_labels,
-    speedup_of,
-)
+from fib_report.scores import latency_of, mean_of, rank_labels, speedup_of
 from flashinfer_bench.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from fib_report.results import Conditions, Result
-    from flashinfer_bench.data import Solution, SpeedupMetrics, TraceSet
-    from flashinfer_bench.data.run_source import Ends
+    from fib_report.authors import Ranking
+    from fib_report.results import Result
+    from fib_report.scores import Measured
+    from flashinfer_bench.data import TraceSet
     from flashinfer_bench.data.selection import Selection
 
 
@@ -58,8 +52,10 @@ class Rating:
         Number of all tasks, of those evaluated, and of those solved.
     definitions : int
         Number of definitions with at least one solved task.
-    speedup, mean_speedup : float or None
-        Geometric and arithmetic mean of the speed-ups over the baseline in the compared tasks.
+    speedup : Measured or None
+        Geometric mean of the speed-ups over the baseline in the compared tasks.
+    mean_speedup : float or None
+        Their arithmetic mean.
     compared : int
         Number of solved tasks that have a speed-up.
     fast : mapping of float to float
@@ -68,8 +64,6 @@ class Rating:
         Win rate at p: share of the compared tasks in which it is at least p times as fast.
     first : int
         Number of tasks in which it is the fastest.
-    interval : (float, float) or None
-        The 95 % interval of the geometric mean; None if one of the speed-ups has no interval.
     without_interval : int
         Number of speed-ups without an interval.
     rank : str
@@ -87,23 +81,17 @@ class Rating:
     tried: int
     solved: int
     definitions: int
-    speedup: Optional[float]
+    speedup: Optional[Measured]
     mean_speedup: Optional[float]
     compared: int
     fast: Mapping[float, float] = field(default_factory=dict)
     wins: Mapping[float, float] = field(default_factory=dict)
     first: int = 0
-    interval: Optional[Ends] = None
     without_interval: int = 0
     rank: str = ""
     samples: int = 0
     dropped: int = 0
     reference_before: int = 0
-
-    @property
-    def measured(self) -> Optional[Measured]:
-        """The geometric mean with its interval; None if nothing could be compared."""
-        return None if self.speedup is None else Measured(self.speedup, self.interval)
 
 
 def _speedups(
@@ -161,13 +149,10 @@ def rate_authors(
     """
     baseline = None if baseline_author is None else baseline_latencies(results, baseline_author)
     counted = _countable(results, baseline)
-    groups: dict[str, list[Result]] = {}
-    for result in counted:
-        groups.setdefault(getattr(result, group), []).append(result)
     tasks = {task_of(result) for result in counted}
     leaders = fastest_of(counted)
     rated = []
-    for name, one in groups.items():
+    for name, one in grouped(counted, group).items():
         # The tasks of other definitions do not count for a solution.
         own = {result.definition for result in one}
         total = sum(group == "author" or task[0] in own for task in tasks)
@@ -181,9 +166,9 @@ def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
     for _, group in groupby(ratings, key=lambda one: _order(one)[0]):
         alike = list(group)
         begin = len(places)
-        lows = sorted(one.measured.low for one in alike if one.measured is not None)
+        lows = sorted(one.speedup.low for one in alike if one.speedup is not None)
         for one in alike:
-            worse = 0 if one.measured is None else bisect_right(lows, one.measured.high)
+            worse = 0 if one.speedup is None else bisect_right(lows, one.speedup.high)
             places.append(1 + begin + len(lows) - worse)
     labels = rank_labels(places)
     return [replace(one, rank=label) for one, label in zip(ratings, labels, strict=True)]
@@ -191,7 +176,7 @@ def _with_ranks(ratings: Sequence[Rating]) -> list[Rating]:
 
 def _order(rating: Rating) -> tuple[float, float]:
     first = next(iter(rating.fast.values()), 0.0)
-    return -first, -(rating.speedup or 0.0)
+    return -first, -(rating.speedup.value if rating.speedup is not None else 0.0)
 
 
 def _rate(
@@ -204,7 +189,6 @@ def _rate(
 ) -> Rating:
     speedups = _speedups(results, baseline)
     ordered = sorted(one.value for one in speedups.values())
-    mean = mean_of(speedups.values())
     fastest = fastest_of(results)
     against_reference = [one for one in results if baseline is None and one.passed]
     solved = {task_of(result) for result in results if result.passed}
@@ -216,13 +200,12 @@ def _rate(
         tried=len({task_of(result) for result in results}),
         solved=len(solved),
         definitions=len({definition for definition, _, _ in solved}),
-        speedup=geometric_mean(ordered),
+        speedup=mean_of(speedups.values()),
         mean_speedup=sum(ordered) / len(ordered) if ordered else None,
         compared=len(ordered),
         fast={p: count / total for p, count in more.items()},
         wins={p: count / len(ordered) if ordered else 0.0 for p, count in at_least.items()},
         first=sum(fastest[task].value <= leaders[task].value for task in fastest),
-        interval=mean.ends if mean is not None else None,
         without_interval=sum(one.ends is None for one in speedups.values()),
         samples=sum(one.sample_total for one in results),
         dropped=sum(one.dropped for one in results),
@@ -247,12 +230,9 @@ def fastp_curves(results: Sequence[Result]) -> dict[str, Curve]:
     """
     counted = _countable(results, None)
     tasks = {task_of(result) for result in counted}
-    groups: dict[str, list[Result]] = {}
-    for result in counted:
-        groups.setdefault(result.author, []).append(result)
     curves = {
         name: fast_p([value for value, _ in _speedups(one, None).values()], len(tasks))
-        for name, one in groups.items()
+        for name, one in grouped(counted, "author").items()
     }
     return dict(sorted(curves.items(), key=lambda item: (-_share_at_one(item[1]), item[0])))
 
@@ -314,32 +294,13 @@ class Standing:
     score: Optional[float]
 
 
-@dataclass(frozen=True)
-class Scoreboard:
-    """All standings.
-
-    Attributes
-    ----------
-    standings : tuple of Standing
-        By device, timer and cache mode, the best first.
-    baseline_author : str or None
-        The author or solution that speed-ups are over; None for the definition's reference.
-    mixtures : mapping
-        For devices with several timers or cache modes, which are rated separately, a list of them.
-    """
-
-    standings: tuple[Standing, ...]
-    baseline_author: Optional[str]
-    mixtures: Mapping[str, list[Conditions]]
-
-
 def make_scoreboard(
     trace_set: TraceSet,
     selection: Selection,
     baseline_author: Optional[str] = "baseline",
     thresholds: Sequence[float] = THRESHOLDS,
     solutions: bool = False,
-) -> Scoreboard:
+) -> tuple[list[Standing], Optional[str]]:
     """Rate all authors, or all solutions, by the latest results.
 
     Parameters
@@ -356,6 +317,13 @@ def make_scoreboard(
     solutions : bool
         Whether to rate solutions instead of authors.
 
+    Returns
+    -------
+    list of Standing
+        By device, timer and cache mode, the best first.
+    str or None
+        The author or solution that speed-ups are over; None for the definition's reference.
+
     Raises
     ------
     UnknownNameError
@@ -363,49 +331,35 @@ def make_scoreboard(
     """
     everything = collect_results(trace_set, selection)
     results = with_intervals(latest_results(everything))
-    if not any(is_of(result, baseline_author) for result in results):
+    if not any(one.passed and baseline_author in (one.solution, one.author) for one in results):
         baseline_author = None
     rankings = rankable(trace_set, everything)
-    settings = split_by_setting(results)
+    group = "solution" if solutions else "author"
     standings: list[Standing] = []
-    for setting, here in settings.items():
-        rated = rate_authors(
-            here, baseline_author, thresholds, "solution" if solutions else "author"
-        )
+    for setting, here in split_by_setting(results).items():
         scores: dict[str, float] = {}
         # A score is over an author's solution, not over a named solution.
         if setting in rankings and baseline_author in {result.author for result in here}:
             if solutions:
-                scores = _solution_scores(
-                    trace_set,
-                    here,
-                    partial(rankings[setting].score, baseline_author=baseline_author),
-                )
+                scores = _solution_scores(trace_set, rankings[setting], here, str(baseline_author))
             else:
-                ranked = rankings[setting].summarize(baseline_author).rankings
+                ranked = rankings[setting].summarize(str(baseline_author)).rankings
                 scores = {author: score.avg_speedup for author, score in ranked}
         hardware, conditions = setting
+        rated = rate_authors(here, baseline_author, thresholds, group)
         standings += [Standing(hardware, *conditions, one, scores.get(one.name)) for one in rated]
-    return Scoreboard(tuple(standings), baseline_author, mixtures(settings))
-
-
-def is_of(result: Result, name: Optional[str]) -> bool:
-    """Return whether a result passed and belongs to the solution or author of that name."""
-    return result.passed and name in (result.solution, result.author)
+    return standings, baseline_author
 
 
 def _solution_scores(
-    trace_set: TraceSet,
-    results: Iterable[Result],
-    score_of: Callable[[Solution], Optional[SpeedupMetrics]],
+    trace_set: TraceSet, ranking: Ranking, results: Iterable[Result], baseline_author: str
 ) -> dict[str, float]:
     found = {}
     for name in {result.solution for result in results}:
         solution = trace_set.get_solution(name)
-        try:
-            score = None if solution is None else score_of(solution)
-        except DataError:  # its definition has no solution of theirs, or several
-            continue
-        if score is not None:
-            found[name] = score.avg_speedup
+        # Its definition may have no solution of the baseline author, or several.
+        with suppress(DataError):
+            score = ranking.score(solution, baseline_author) if solution is not None else None
+            if score is not None:
+                found[name] = score.avg_speedup
     return found

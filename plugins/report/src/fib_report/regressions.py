@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Optional
+
+from pydantic import TypeAdapter
 
 from fib_report.scores import latency_of, natural_order, ratio_of
 from flashinfer_bench.data.run_source import read_details
@@ -25,6 +28,8 @@ THRESHOLD = 1.05
 
 _ORDER = (BROKEN, SLOWER, FIXED, FASTER)
 _LEAST_SAMPLES = 3
+_DATES = TypeAdapter(datetime)
+_YEAR = re.compile(r"[0-9]{4}-")  # without it, pydantic would read numbers as seconds
 
 
 @dataclass(frozen=True)
@@ -112,16 +117,13 @@ def parse_date(text: str, *, end: bool = False) -> datetime:
 
 
 def _moment(text: str) -> Optional[datetime]:
-    # Python 3.10 reads neither Z nor fractions with other than 3 or 6 digits.
-    text = text.strip().replace("Z", "+00:00")
-    head, point, rest = text.partition(".")
-    if point:
-        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-        text = f"{head}.{digits[:6]:0<6}{rest[len(digits) :]}"
+    """Return a date or time of ISO 8601; None if the text is none."""
+    text = text.strip()
     try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            return found.replace(tzinfo=timezone.utc)
+        # Python 3.10 reads neither Z nor fractions with other than 3 or 6 digits.
+        found = _DATES.validate_python(text) if _YEAR.match(text) else None
+        if found is None or found.tzinfo is None:
+            return found and found.replace(tzinfo=timezone.utc)
         return found.astimezone(timezone.utc)
     except (ValueError, OverflowError):  # not a date, or outside the calendar
         return None
@@ -160,9 +162,8 @@ def compare_dates(
     before, after, unreadable = _sides(results, since, until)
     shared = [key for key in after if key in before]
     pairs = [(_partner(before[key], after[key]), after[key]) for key in shared]
-    found = _changes(pairs, threshold)
     return Comparison(
-        changes=tuple(sorted(found, key=_rank)),
+        changes=tuple(sorted(_changes(pairs, threshold), key=_rank)),
         compared=len(shared),
         added=len(after) - len(shared),
         unreadable=unreadable,
@@ -170,8 +171,8 @@ def compare_dates(
     )
 
 
-Side = dict[tuple[str, str, str, str], "Result"]
-Past = dict[tuple[str, str, str, str], "list[Result]"]
+Key = tuple[str, str, str, str]
+"""Definition, solution, workload and device."""
 
 
 def _partner(past: Sequence[Result], now: Result) -> Result:
@@ -187,9 +188,10 @@ def _is_other_clock(before: Result, after: Result) -> bool:
 
 def _sides(
     results: Iterable[Result], since: datetime, until: Optional[datetime]
-) -> tuple[Past, Side, int]:
-    before: Past = {}
-    after: Side = {}
+) -> tuple[dict[Key, list[Result]], dict[Key, Result], int]:
+    """Return the results before a date, the latest after it, and the number of undated ones."""
+    before: dict[Key, list[Result]] = {}
+    after: dict[Key, Result] = {}
     everything = [result for result in results if not result.disputed]
     moments = {text: _moment(text) for text in {result.timestamp for result in everything}}
     dated = [(moments[result.timestamp], result) for result in everything]
@@ -206,19 +208,15 @@ def _sides(
 def _changes(pairs: Iterable[tuple[Result, Result]], threshold: float) -> list[Change]:
     found = [_change(before, after, threshold) for before, after in pairs]
     changes = [one for one in found if one is not None]
-    timed = [
-        one for one in changes if one.ratio and one.before.sample_total and one.after.sample_total
-    ]
     # Read samples only of the few results whose latency changed.
-    before = read_details(one.before for one in timed)
-    after = read_details(one.after for one in timed)
-    samples = zip(before, after, strict=True)
+    timed = [one for one in changes if one.ratio is not None]
+    was, now = (read_details(getattr(one, side) for one in timed) for side in ("before", "after"))
     alike = {
         id(change)
-        for change, (was, now) in zip(timed, samples, strict=True)
-        if _overlap(was.counted_ms, now.counted_ms)
+        for change, first, second in zip(timed, was, now, strict=True)
+        if _overlap(first.counted_ms, second.counted_ms)
     }
-    return [one for one in changes if one.ratio is None or id(one) not in alike]
+    return [one for one in changes if id(one) not in alike]
 
 
 def _change(before: Result, after: Result, threshold: float) -> Optional[Change]:

@@ -45,6 +45,11 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
         """Timer and cache mode, which comparable latencies share (and the device)."""
         return self.origin.clock[:2]
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Definition, device, timer, cache mode and solution, which a score is about."""
+        return (self.definition, self.hardware, *self.conditions, self.solution)
+
 
 def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) -> list[Result]:
     """Flatten the traces of a dataset.
@@ -119,6 +124,14 @@ def latest_results(results: Iterable[Result]) -> list[Result]:
             mine.pop(None, None)
             mine[result.conditions] = result
     return [result for mine in kept.values() for result in mine.values()]
+
+
+def grouped(results: Iterable[Result], name: str) -> dict[str, list[Result]]:
+    """Group results by an attribute, such as ``definition``."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(getattr(result, name), []).append(result)
+    return groups
 
 
 def with_intervals(results: Iterable[Result]) -> list[Result]:

@@ -205,8 +205,9 @@ def work_of(
             told = family.load(family.spec.work)(definition, axes, inputs())
             if told is not None:
                 return Work(int(told[0]), int(told[1]), TOLD, dtypes)
+    nbytes, basis = _sizes(definition, axes)
     operations, factors = _product(definition, axes)
-    return Work(*_sizes(definition, axes, operations), factors or dtypes)
+    return Work(nbytes, operations, basis, factors or dtypes)
 
 
 def _product(definition: Definition, axes: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
@@ -219,9 +220,8 @@ def _product(definition: Definition, axes: Mapping[str, int]) -> tuple[int, tupl
     return least.flops, least.dtypes
 
 
-def _sizes(
-    definition: Definition, axes: Mapping[str, int], operations: int
-) -> tuple[int, int, str]:
+def _sizes(definition: Definition, axes: Mapping[str, int]) -> tuple[int, str]:
+    """Return the bytes of all tensors, or of those that are read as a whole, and which it is."""
     inputs, outputs = definition.inputs.values(), definition.outputs.values()
     selects = any(spec.shape and spec.dtype.value in _SELECTING for spec in inputs)
     named = {axis for spec in outputs for axis in spec.shape or ()}
@@ -234,7 +234,7 @@ def _sizes(
             basis = SOME  # such as a KV cache, of which a call reads some pages
         else:
             total += spec.dtype.nbytes(math.prod(shape))
-    return total, operations, basis
+    return total, basis
 
 
 def ceilings_of(hardware: str) -> Any:

@@ -85,18 +85,17 @@ class Reasons(RunAddition):
         self._root = trace_set.root
         if not self.resume:
             return trace_set
-        failed = _failed_last(trace_set)
-        pairs = {pair for one, *both in failed for pair in ((one, each) for each in both)}
+        from fib_report.results import collect_results, latest_results
+
+        latest = latest_results(collect_results(trace_set))
+        failed = {(one.definition, one.solution, one.workload) for one in latest if not one.passed}
         definitions, solutions, workloads = {}, {}, {}
         for name, definition in trace_set.definitions.items():
-            able = [one for one in trace_set.solutions.get(name, ()) if (name, one.name) in pairs]
-            group = [
-                one
-                for one in trace_set.workloads.get(name, ())
-                if (name, one.workload.uuid) in pairs
-            ]
-            if able and group:
-                definitions[name], solutions[name], workloads[name] = definition, able, group
+            wanted = {each for one, *both in failed if one == name for each in both}
+            able = [one for one in trace_set.solutions.get(name, ()) if one.name in wanted]
+            runs = [one for one in trace_set.workloads.get(name, ()) if one.workload.uuid in wanted]
+            if able and runs:
+                definitions[name], solutions[name], workloads[name] = definition, able, runs
         if not definitions:
             raise SelectionError(
                 "all latest evaluations passed", hint="leave out --lf to run everything"
@@ -192,14 +191,6 @@ def _escaped(text: str, more: str = "") -> str:
     for character in f"%\r\n{more}":
         text = text.replace(character, f"%{ord(character):02X}")
     return printable(text)
-
-
-def _failed_last(trace_set: TraceSet) -> set[tuple[Any, ...]]:
-    """Return definition, solution and workload of each latest evaluation that failed."""
-    from fib_report.results import collect_results, latest_results
-
-    latest = latest_results(collect_results(trace_set))
-    return {(one.definition, one.solution, one.workload) for one in latest if not one.passed}
 
 
 def junit_xml(traces: list[Trace], skipped: list[Skipped]) -> bytes:

@@ -7,10 +7,9 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_report.results import split_by_setting
+from fib_report.results import grouped, split_by_setting
 from flashinfer_bench.data import EvaluationStatus
 
 if TYPE_CHECKING:
@@ -145,18 +144,16 @@ class SolutionScore:
         Workloads on which it passed.
     statuses : mapping
         Number of workloads of each status, in the order of `EvaluationStatus`, without zeros.
-    median_latency_ms, mean_latency_ms : float or None
-        Median and geometric mean over the workloads that passed.
-    speedup, min_speedup, max_speedup : float or None
-        Speed-up over the definition's reference: geometric mean and extremes over the same
-        workloads.
+    latency : Measured or None
+        Geometric mean over the workloads that passed; None if nothing passed.
+    speedup : Measured or None
+        Speed-up over the definition's reference: geometric mean over the same workloads.
+    min_speedup, max_speedup : float or None
+        Its extremes.
     max_absolute_error : float or None
         The largest over all workloads that have one.
     timer, cache : str
         What it was timed with; empty if traces do not say.
-    interval_ms, speedup_interval : (float, float) or None
-        The 95 % intervals of the two geometric means; None if one of the workloads that passed has
-        no interval.
     samples, dropped : int
         Number of all samples, and of the dropped ones among them.
     stop_rules : tuple of str
@@ -182,16 +179,13 @@ class SolutionScore:
     workloads: int
     passed: int
     statuses: Mapping[str, int] = field(default_factory=dict)
-    median_latency_ms: Optional[float] = None
-    mean_latency_ms: Optional[float] = None
-    speedup: Optional[float] = None
+    latency: Optional[Measured] = None
+    speedup: Optional[Measured] = None
     min_speedup: Optional[float] = None
     max_speedup: Optional[float] = None
     max_absolute_error: Optional[float] = None
     timer: str = ""
     cache: str = ""
-    interval_ms: Optional[Ends] = None
-    speedup_interval: Optional[Ends] = None
     samples: int = 0
     dropped: int = 0
     stop_rules: tuple[str, ...] = ()
@@ -203,15 +197,9 @@ class SolutionScore:
     rank: Optional[str] = None
 
     @property
-    def latency(self) -> Optional[Measured]:
-        """The geometric mean of the latencies with its interval; None if nothing passed."""
-        mean = self.mean_latency_ms
-        return None if mean is None else Measured(mean, self.interval_ms)
-
-    @property
-    def reference_speedup(self) -> Optional[Measured]:
-        """The speed-up over the reference with its interval; None if it was not timed."""
-        return None if self.speedup is None else Measured(self.speedup, self.speedup_interval)
+    def key(self) -> tuple[str, ...]:
+        """Definition, device, timer, cache mode and solution, as of its results."""
+        return self.definition, self.hardware, self.timer, self.cache, self.solution
 
     @property
     def all_passed(self) -> bool:
@@ -238,30 +226,19 @@ def score_solutions(results: Iterable[Result]) -> list[SolutionScore]:
         By definition, device, timer and cache mode, the best first.
     """
     scores: list[SolutionScore] = []
-    for here in _grouped(results, "definition").values():
+    for here in grouped(results, "definition").values():
         for (_, conditions), group in split_by_setting(here).items():
-            solutions = _grouped(group, "solution").values()
+            solutions = grouped(group, "solution").values()
             scores += _ranked([_score(one, *conditions) for one in solutions])
     return sorted(scores, key=_order)
-
-
-def _grouped(results: Iterable[Result], name: str) -> dict[str, list[Result]]:
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(getattr(result, name), []).append(result)
-    return groups
 
 
 def _score(results: Sequence[Result], timer: str, cache: str) -> SolutionScore:
     first = results[0]
     passed = [one for one in results if one.passed]
-    latencies = [one.latency_ms for one in passed if one.latency_ms is not None]
-    speedups = [one.speedup for one in passed if one.speedup is not None]
+    speedups = [one for one in map(speedup_of, passed) if one is not None]
     errors = [one.max_absolute_error for one in results if one.max_absolute_error is not None]
     timed = [one for one in map(latency_of, passed) if one is not None]
-    # A latency of 0 has no logarithm.
-    latency = mean_of(timed) if len(timed) == len(latencies) else None
-    speedup = mean_of(one for one in map(speedup_of, passed) if one is not None)
     statuses = Counter(one.status for one in results)
     references = Counter(one.clock.reference or "unknown" for one in passed)
     return SolutionScore(
@@ -274,17 +251,15 @@ def _score(results: Sequence[Result], timer: str, cache: str) -> SolutionScore:
         workloads=len(results),
         passed=len(passed),
         statuses={one.value: statuses[one] for one in EvaluationStatus if statuses[one]},
-        median_latency_ms=median(latencies) if latencies else None,
-        mean_latency_ms=latency.value if latency is not None else None,
-        speedup=speedup.value if speedup is not None else None,
-        min_speedup=min(speedups, default=None),
-        max_speedup=max(speedups, default=None),
+        # A latency of 0 has no logarithm.
+        latency=mean_of(timed) if len(timed) == len(passed) else None,
+        speedup=mean_of(speedups),
+        min_speedup=min((one.value for one in speedups), default=None),
+        max_speedup=max((one.value for one in speedups), default=None),
         # NaN is the worst error; max() alone would lose it, depending on its position.
         max_absolute_error=max(errors, key=lambda error: (error != error, error), default=None),
         timer=timer,
         cache=cache,
-        interval_ms=latency.ends if latency is not None else None,
-        speedup_interval=speedup.ends if speedup is not None else None,
         samples=sum(one.sample_total for one in passed),
         dropped=sum(one.dropped for one in passed),
         stop_rules=tuple(sorted({one.clock.stop_rule for one in passed} - {""})),
@@ -314,11 +289,10 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def _order(score: SolutionScore) -> tuple[Any, ...]:
-    latency = score.mean_latency_ms
+    latency = score.latency.value if score.latency is not None else math.inf
     return (
-        *(natural_order(score.definition), score.hardware, score.timer, score.cache),
-        *(not score.can_rank, not score.all_passed, -score.passed),
-        *(latency if latency is not None else float("inf"), score.solution),
+        *(natural_order(score.definition), *score.key[1:-1]),
+        *(not score.can_rank, not score.all_passed, -score.passed, latency, score.solution),
     )
 
 
@@ -376,8 +350,7 @@ def best_solutions(scores: Iterable[SolutionScore]) -> list[Best]:
     """
     groups: dict[tuple[str, ...], list[SolutionScore]] = {}
     for score in sorted(scores, key=_order):
-        key = (score.definition, score.hardware, score.timer, score.cache)
-        groups.setdefault(key, []).append(score)
+        groups.setdefault(score.key[:-1], []).append(score)
     found = []
     for group in groups.values():
         eligible = [one for one in group if one.can_rank]

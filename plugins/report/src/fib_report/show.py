@@ -117,23 +117,24 @@ def find_subject(trace_set: TraceSet, name: str, where: str = "the dataset") -> 
     UnknownNameError
         If it matches nothing, or several names.
     """
-    known: dict[str, set[Subject]] = {}
+    known: list[tuple[str, Subject]] = []
     for definition in trace_set.definitions:
-        known.setdefault(definition, set()).add(Subject(definition))
+        known.append((definition, Subject(definition)))
         for one in trace_set.solutions.get(definition, ()):
-            known.setdefault(one.name, set()).add(Subject(definition, one.name))
+            known.append((one.name, Subject(definition, one.name)))
         for uuid in trace_set.workload_uuids(definition):
-            known.setdefault(uuid, set()).add(Subject(definition, None, uuid))
-    found: list[Optional[str]] = [None, None, None]
+            known.append((uuid, Subject(definition, None, uuid)))
+    found = Subject("")
     for part in name.split("/"):
-        fits = {
-            word: here
-            for word, subjects in known.items()
-            if (here := [s for s in subjects if found[0] in (None, s.definition)])
-        }
-        chosen = fits[_only(part, fits, where)][0]
-        found = [new or old for new, old in zip(chosen, found, strict=True)]
-    return Subject(str(found[0]), found[1], found[2])
+        fits: dict[str, Subject] = {}
+        for word, subject in known:
+            if found.definition in ("", subject.definition):
+                fits.setdefault(word, subject)
+        chosen = fits[_only(part, fits, where)]
+        found = Subject(
+            chosen.definition, chosen.solution or found.solution, chosen.workload or found.workload
+        )
+    return found
 
 
 def _only(part: str, known: Mapping[str, Any], where: str) -> str:

@@ -96,7 +96,6 @@ class DatasetSummary:
     statuses: Mapping[str, int]
     rankings: tuple[AuthorRank, ...]
     unranked: Mapping[str, str]
-    baseline_author: str
     timings: tuple[TimingCounts, ...] = ()
 
     def totals(self) -> dict[str, int]:
@@ -165,7 +164,6 @@ def summarize(
         statuses={one.value: statuses[one] for one in EvaluationStatus if statuses[one]},
         rankings=tuple(rankings),
         unranked=unranked,
-        baseline_author=baseline_author,
         timings=tuple(_timings(results)),
     )
 

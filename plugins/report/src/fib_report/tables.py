@@ -1,27 +1,118 @@
-"""Tables of recorded traces, shared by the commands of ``fib report``."""
+"""Options and tables that the commands of this plugin share."""
 
 from __future__ import annotations
 
 import csv
+import inspect
 import re
 import sys
+from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from functools import wraps
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, TypeVar
 
 import typer
 
-from flashinfer_bench.cli import output
+from flashinfer_bench.cli import options, output
 from flashinfer_bench.cli.datasets import OpenedDataset, open_datasets
 from flashinfer_bench.cli.options import option
-from flashinfer_bench.cli.output import Columns, emit, talk
+from flashinfer_bench.cli.output import Column, Columns, emit, talk
 from flashinfer_bench.errors import SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from fib_report.results import Result
     from flashinfer_bench.data.selection import Selection
+
+T = TypeVar("T")
+
+
+def takes(**makers: Callable[..., Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command values that are made of options which it shares with other commands.
+
+    Parameters
+    ----------
+    **makers
+        For some parameters of the command, the function that makes the value. The options of
+        these functions come after those of the command.
+    """
+    shared = {
+        name: inspect.signature(make, eval_str=True).parameters for name, make in makers.items()
+    }
+
+    def with_shared_options(command: Callable[..., T]) -> Callable[..., T]:
+        @wraps(command)
+        def run(**values: Any) -> T:
+            for name, make in makers.items():
+                values[name] = make(**{each: values.pop(each) for each in shared[name]})
+            return command(**values)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [one for one in own if one.name not in makers]
+        parameters += [one for some in shared.values() for one in some.values()]
+        parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in parameters]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return with_shared_options
+
+
+# -------------------------------------------------------------------------------------- datasets
+
+
+class Report(NamedTuple):
+    """Datasets, and the part of them that is selected."""
+
+    opened: OpenedDataset
+    selection: Selection
+
+    def latest(self, selection: Optional[Selection] = None) -> list[Result]:
+        """Return the latest results of the selection, or of another one."""
+        from fib_report.results import collect_results, latest_results, with_intervals
+
+        found = collect_results(self.opened.trace_set, selection or self.selection)
+        return self.checked(with_intervals(latest_results(found)))
+
+    def checked(self, results: list[Result]) -> list[Result]:
+        """Return `results`; raise `SelectionError` if there are none."""
+        if not results:
+            raise SelectionError(
+                f"{self.opened.name} has no traces of runs that match the filters",
+                hint="record some with 'fib run', or use fewer filters",
+            )
+        return results
+
+
+def report_of(
+    local: options.Local = None,
+    hub: options.Hub = None,
+    definitions: options.Definitions = None,
+    op_types: options.OpTypes = None,
+    hardware: options.Hardware = None,
+    log_level: options.LogLevel = None,
+) -> Report:
+    """Open the datasets of a command line; omitted filters select everything."""
+    output.set_up_logging(log_level)
+    from flashinfer_bench.data.selection import Selection
+
+    names = {"definitions": definitions, "op_types": op_types, "hardware": hardware}
+    selection = Selection(**{field: tuple(given or ()) for field, given in names.items()})
+    return Report(open_datasets(local, hub), selection)
+
+
+@takes(report=report_of)
+def narrow_report_of(
+    report: Report, solutions: options.Solutions = None, authors: options.Authors = None
+) -> Report:
+    """Open datasets as `report_of` does, with filters for solutions and authors as well."""
+    names = {"solutions": tuple(solutions or ()), "authors": tuple(authors or ())}
+    return report._replace(selection=replace(report.selection, **names))
+
+
+# ---------------------------------------------------------------------------------------- formats
 
 
 class Format(str, Enum):
@@ -57,44 +148,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'", "\uff1d", "\uff0b", "\uff0d", "
 """First characters of formulas, full-width ones included, and the apostrophe that marks text."""
 
 
-def make_selection(**names: list[str] | None) -> Selection:
-    """Return the selection of a command line; omitted options select everything."""
-    from flashinfer_bench.data.selection import Selection
-
-    return Selection(**{field: tuple(values or ()) for field, values in names.items()})
-
-
-def open_results(
-    local: list[Path] | None, hub: Any, **names: list[str] | None
-) -> tuple[OpenedDataset, list[Result]]:
-    """Read datasets and return the latest results that fit the filters.
-
-    Raises
-    ------
-    SelectionError
-        If there are none.
-    """
-    from fib_report.results import collect_results, latest_results, with_intervals
-
-    opened = open_datasets(local, hub)
-    found = latest_results(collect_results(opened.trace_set, make_selection(**names)))
-    results = with_intervals(found)
-    require_results(opened, results)
-    return opened, results
-
-
-def require_results(opened: OpenedDataset, results: Sequence[Result]) -> None:
-    """Raise `SelectionError` if there are no results."""
-    if not results:
-        raise SelectionError(
-            f"{opened.name} has no traces of runs that match the filters",
-            hint="record some with 'fib run', or use fewer filters",
-        )
-
-
-def chosen_format(chosen: Format, as_json: bool) -> Format:
+def format_of(
+    output_format: FormatOption = Format.table, as_json: options.AsJson = False
+) -> Format:
     """Return the format; ``--json`` is short for ``--format json``."""
-    return Format.json if as_json else chosen
+    return Format.json if as_json else output_format
 
 
 def write_tables(
@@ -161,14 +219,17 @@ def _markdown(text: str) -> str:
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
 
 
-def rank_number(rank: str | None) -> int | None:
-    """Return a rank as a number, without the mark of shared ranks."""
-    return int(rank.lstrip("=")) if rank else None
+def rank_columns(path: str) -> list[Column]:
+    """Return the columns of a rank: ``=1`` for people; number, and whether it is shared."""
 
+    def rank_of(row: Any) -> str:
+        return attrgetter(path)(row) or ""
 
-def is_tied(rank: str | None) -> bool:
-    """Return whether a rank is shared."""
-    return bool(rank) and str(rank).startswith("=")
+    return [
+        Column("rank", path, programs=False),
+        Column("rank", lambda row: int(rank_of(row).lstrip("=") or 0) or None, people=False),
+        Column("tied", lambda row: rank_of(row).startswith("="), people=False),
+    ]
 
 
 def clock_label(one: Any) -> str:

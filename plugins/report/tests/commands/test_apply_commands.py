@@ -88,40 +88,26 @@ def test_sizes_that_are_none(fib, dataset, axes, words):
 
 
 @pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build", "--no-helper"]])
-def test_the_dataset_by_either_name(fib, dataset, monkeypatch, command):
-    word, *rest = command
-    more = (*rest, "--hardware", HERE, "--json")
-    results = [
-        fib("apply", word, dataset.root, *more),
-        fib("apply", word, "--local", dataset.root, *more),
-    ]
+def test_dataset_and_device_are_given_to_all_commands_alike(fib, dataset, monkeypatch, command):
+    def run(*options):
+        return fib("apply", *command, *options)
+
+    here = ("--hardware", HERE, "--json")
+    results = [run(dataset.root, *here), run("--local", dataset.root, *here)]
     monkeypatch.setenv("FIB_DATASET_PATH", str(dataset.root))
-    results.append(fib("apply", word, *more))
+    results.append(run(*here))
     assert results[0].exit_code == 0, results[0].stderr
     assert len({result.stdout for result in results}) == 1
-    both = fib("apply", word, dataset.root, *rest, "--local", dataset.root)
-    assert both.exit_code == 2
-    assert "only one DATASET" in both.stderr
-
-
-@pytest.mark.parametrize("command", [["explain", "double", "{}"], ["list", "{}"], ["build", "{}"]])
-def test_a_dataset_that_is_not_there(fib, tmp_path, command):
-    words = [word.format(tmp_path / "nowhere") for word in command]
-    result = fib("apply", *words)
-    assert result.exit_code == 2
-    assert "nowhere does not exist" in result.stderr
-    assert not (tmp_path / "nowhere").exists()
-
-
-@pytest.mark.parametrize("command", [["explain", "double"], ["list"], ["build"]])
-def test_devices_that_are_none(fib, dataset, command):
-    words = ("apply", command[0], dataset.root, *command[1:])
-    result = fib(*words, "--device", "tpu")
-    assert result.exit_code == 2
-    assert "no device 'tpu'; allowed: cpu, cuda or cuda:N" in result.stderr
-    result = fib(*words, "--device", "cpu", "--hardware", HERE)
-    assert result.exit_code == 2
-    assert "give --device or --hardware, not both" in result.stderr
+    for options, words in (
+        ((dataset.root, "--local", dataset.root), "only one DATASET"),
+        ((dataset.root / "nowhere",), "nowhere does not exist"),
+        (("--device", "tpu"), "no device 'tpu'; allowed: cpu, cuda or cuda:N"),
+        (("--device", "cpu", "--hardware", HERE), "give --device or --hardware, not both"),
+    ):
+        result = run(*options)
+        assert result.exit_code == 2
+        assert words in result.stderr
+    assert not (dataset.root / "nowhere").exists()
 
 
 # ------------------------------------------------------------------------------------ list
@@ -142,11 +128,10 @@ def test_all_definitions_in_short(fib, dataset):
     assert "1 run on other hardware" in result.stderr
 
 
-@pytest.mark.parametrize("command", [["list"], ["explain"]])
+@pytest.mark.parametrize("command", [["list"], ["explain", "double"]])
 def test_what_cannot_be_read_is_told_and_left_out(fib, dataset, command):
     dataset.raw("solutions/bob/broken.json", '{"name": ')
-    words = [*command, dataset.root, *(["double"] if command == ["explain"] else [])]
-    result = fib("apply", *words, "--hardware", HERE)
+    result = fib("apply", *command, dataset.root, "--hardware", HERE)
     assert result.exit_code == 1
     assert "broken.json" in result.stderr
     assert "'fib validate' lists all of them" in result.stderr

@@ -1,17 +1,16 @@
-"""``fib report``: scores, coverage, regressions and pages."""
+"""``fib report``: rankings, scores, coverage, regressions and pages."""
 
-import base64
 import csv
 import io
 import json
 import os
-import re
 import sys
-import zlib
 
 import pytest
 
+import flashinfer_bench.data
 from fib_tests.cli import tables
+from fib_tests.dataset_maker import CLOSE_RACE_ORIGIN
 
 COMMANDS = [["summary"], ["scores"], ["coverage"], ["regressions", "--since", "2026-01-15"]]
 
@@ -36,22 +35,16 @@ def close_race(maker):
     return maker.close_race().root
 
 
-def test_scores_of_authors(fib, maker):
-    result, (alice, baseline) = table_of(fib, "scores", "--local", maker.sound().root)
+def test_scores_of_authors_at_chosen_speedups(fib, maker):
+    root = maker.sound().root
+    result, (alice, baseline) = table_of(fib, "scores", "--local", root)
     assert result.exit_code == 0
-    assert alice["author"] == "alice"
-    assert float(alice["score"]) == float(alice["mean"]) == 4.0
+    assert (alice["author"], alice["score"], alice["mean"]) == ("alice", "4.0", "4.0")
     assert (alice["fast_1"], alice["win_2"], alice["fastest"]) == ("1.0", "1.0", "2")
     assert (baseline["score"], baseline["geomean"], baseline["fast_1"]) == ("", "1.0", "0.0")
-
-
-def test_scores_at_chosen_speedups(fib, maker):
-    root = maker.sound().root
     _, (alice, _) = table_of(fib, "scores", "--local", root, "--p", "3", "8", "--by-solution")
-    assert alice["solution"] == "alice_double"
-    assert [alice[name] for name in ("fast_3", "fast_8", "win_3", "win_8")] == [
-        "1.0", "0.0", "1.0", "0.0",
-    ]  # fmt: skip
+    assert (alice["solution"], alice["fast_3"], alice["fast_8"]) == ("alice_double", "1.0", "0.0")
+    assert (alice["win_3"], alice["win_8"]) == ("1.0", "0.0")
     assert "fast_1" not in alice
 
 
@@ -67,24 +60,17 @@ def test_coverage(fib, maker):
 
 
 def test_regressions_are_findings(fib, root):
-    result, rows = table_of(fib, "regressions", "--local", root, "--since", "2026-01-15")
+    options = ["regressions", "--local", root, "--since", "2026-01-15"]
+    result, rows = table_of(fib, *options)
     assert result.exit_code == 1
     assert [(row["change"], row["solution"], row["after_status"]) for row in rows] == [
         ("broken", "baseline_double", "RUNTIME_ERROR"),
         ("slower", "alice_double", "PASSED"),
     ]
     assert float(rows[1]["ratio"]) == pytest.approx(1.6)
-
-
-def test_no_regression_before_or_under_the_threshold(fib, root):
-    def run(*args):
-        return fib("report", "regressions", "--local", root, *args)
-
-    before = run("--since", "2026-01-15", "--until", "2026-01-20")
-    assert (before.exit_code, len(before.stdout.splitlines())) == (0, 1)
-    alice = ["--since", "2026-01-15", "--author", "alice"]
-    assert run(*alice, "--threshold", "2").exit_code == 0
-    assert run(*alice).exit_code == 1
+    result, rows = table_of(fib, *options, "--until", "2026-01-20")
+    assert (result.exit_code, rows) == (0, [])
+    assert table_of(fib, *options, "--author", "alice", "--threshold", "2")[0].exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -96,13 +82,7 @@ def test_regressions_refuse_nonsense(fib, root, args):
     assert fib("report", "regressions", "--local", root, *args).exit_code == 2
 
 
-def carried(page):
-    """Return the data of a page as text."""
-    packed = re.search(r'id="data">([^<]*)<', page)[1]
-    return zlib.decompress(base64.b64decode(packed)).decode()
-
-
-def test_visualize(fib, maker, tmp_path):
+def test_visualize(fib, maker, tmp_path, unpack):
     page = tmp_path / "page.html"
     options = ["--output", page, "--title", "<T>", "--author", "alice"]
     result = fib("report", "visualize", "--local", maker.sound().root, *options)
@@ -112,8 +92,7 @@ def test_visualize(fib, maker, tmp_path):
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>")
     assert "<title>&lt;T&gt;</title>" in text
-    assert "alice_double" in carried(text)
-    assert "baseline_double" not in carried(text)
+    assert [name for _, name, *_ in unpack(text, "data")["solutions"]] == ["alice_double"]
     assert 'data-view="coverage"' not in text  # that of one author says nothing of gaps
     fib("report", "visualize", "--local", maker.root, "-o", page)
     assert 'data-view="coverage"' in page.read_text()
@@ -152,11 +131,18 @@ def test_neither_reports_nor_explanations_need_torch(fib_process, maker, tmp_pat
 
 @pytest.mark.parametrize("name", ["baseline_double", "baseline"])
 def test_against_a_named_baseline(fib, close_race, name):
-    result, rows = table_of(fib, "scores", "--baseline", name, "--local", close_race)
+    options = ["--baseline", name, "--local", close_race]
+    result, rows = table_of(fib, "scores", *options)
     assert result.exit_code == 0
     assert float(rows[0]["geomean"]) == pytest.approx(4.0)
     assert [one["rank"] for one in rows] == ["1", "1", "3"]
     assert f"speed-ups are over {name}, unpaired" in result.stderr
+    result, (row,) = table_of(fib, "best", *options, "--author", "alice")
+    assert result.exit_code == 0
+    assert float(row["vs_baseline"]) == pytest.approx(4.0)
+    assert float(row["vs_baseline_low"]) < 4.0 < float(row["vs_baseline_high"])
+    assert row["solutions"] == "1"
+    assert "unpaired" in result.stderr
 
 
 # ------------------------------------------------------------------------------------ summary
@@ -165,15 +151,12 @@ def test_against_a_named_baseline(fib, close_race, name):
 def test_summary(fib, maker):
     result = fib("report", "summary", "--local", maker.sound().root)
     assert result.exit_code == 0
-    definitions, ranking, timings = tables(result.stdout)
-    assert [one["runs"] for one in timings] == ["4"]
-    names = "definition op_type solutions workloads traces passed failed"
-    assert definitions == [
-        dict(zip(names.split(), ["double", "op", "2", "2", "4", "4", "0"], strict=True))
-    ]
-    names = "hardware timer cache author speedup definitions workloads"
-    values = ("Test CPU", "", "", "alice", "4", "1", "2")
-    assert ranking == [dict(zip(names.split(), values, strict=True))]
+    (definition,), (ranked,), (timing,) = tables(result.stdout)
+    assert list(definition.values()) == ["double", "op", "2", "2", "4", "4", "0"]
+    assert list(definition)[2:] == ["solutions", "workloads", "traces", "passed", "failed"]
+    assert list(ranked.values()) == ["Test CPU", "", "", "alice", "4", "1", "2"]
+    assert list(ranked)[4:] == ["speedup", "definitions", "workloads"]
+    assert timing["runs"] == "4"
     assert "total: 1 definitions, 2 solutions, 2 workloads, 4 traces" in result.stderr
     other = fib("report", "summary", "--local", maker.root, "--baseline-author", "alice")
     assert tables(other.stdout)[1][0]["speedup"] == "0.25"
@@ -183,11 +166,7 @@ def test_summary(fib, maker):
 
 
 def test_no_author_baseline_is_no_error(fib, maker):
-    maker.definition()
-    maker.solution()
-    maker.workload()
-    maker.trace()
-    result = fib("report", "summary", "--local", maker.root)
+    result = fib("report", "summary", "--local", maker.sound().root, "--baseline-author", "bob")
     assert result.exit_code == 0
     assert [len(table) for table in tables(result.stdout)] == [1, 1]  # definitions, timings
     assert "definitions not in the ranking: 1;" in result.stderr
@@ -211,12 +190,90 @@ def test_filters(fib, two_definitions, filters, names):
         assert [one["definition"] for one in tables(result.stdout)[0]] == names
 
 
-@pytest.mark.parametrize("name", ["baseline_double", "baseline"])
-def test_the_best_against_a_named_baseline(fib, close_race, name):
-    options = ["--baseline", name, "--local", close_race, "--author", "alice"]
-    result, (row,) = table_of(fib, "best", *options)
+# --------------------------------------------------------------------------------------- best
+
+
+def test_best_tells_what_it_cannot_tell_apart(fib, close_race):
+    result, (row,) = table_of(fib, "best", "--local", close_race)
+    assert (row["solution"], row["rank"], row["tied"]) == ("alice_double", "1", "yes")
+    assert (float(row["geomean_ms_low"]), float(row["geomean_ms_high"])) == pytest.approx(
+        (0.9, 1.1)
+    )
+    assert (row["speedup_low"], row["lead_low"]) != ("", "")
+    assert (row["timer"], row["cache"], row["stop_rule"]) == ("cupti", "cold", "rse")
+    assert row["samples"] == "8"
+    assert row["notes"] == "not distinguishable from bob_double"
+    assert "1 of 1 rankings have no clear winner" in result.stderr
+
+
+def test_the_ranking_of_a_definition(fib, close_race):
+    _, rows = table_of(fib, "best", "--top", "9", "--local", close_race)
+    assert [(one["rank"], one["tied"]) for one in rows] == [("1", "yes"), ("1", "yes"), ("3", "no")]
+    shown = fib(
+        "report", "best", "--top", "9", "--local", close_race, "--format", "markdown"
+    ).stdout
+    ranks = [line.split("|")[3].strip() for line in shown.splitlines()[4:]]
+    assert ranks == ["=1", "=1", "3"]
+    assert "1 ±10%" in shown
+    assert "cupti cold rse, 8 samples" in shown
+
+
+def test_json_has_every_workload(fib, close_race):
+    document = json.loads(fib("report", "best", "--json", "--local", close_race).stdout)
+    (best,) = document["best"]
+    assert best["not_distinguishable"] == ["bob_double"]
+    (one,) = best["results"]
+    assert (one["latency_ms_low"], one["latency_ms_high"]) == (0.9, 1.1)
+    assert (one["samples"], one["stop_rule"], one["reference"]) == (8, "rse", "beside")
+
+
+def test_what_is_disputed_is_named_and_not_ranked(fib, close_race):
+    (path,) = (close_race / "traces").rglob("*.jsonl")
+    traces = [json.loads(line) for line in path.read_text().splitlines()]
+    for trace in traces:
+        if trace["solution"] == "alice_double":
+            extra = {"integrity": {"disputed": "hidden time", "unseen_ms": 0.2}}
+            trace["evaluation"]["correctness"]["extra"] = extra
+    path.write_text("".join(f"{json.dumps(trace)}\n" for trace in traces))
+    result = fib("report", "best", "--json", "--local", close_race)
+    document = json.loads(result.stdout)
+    assert [one["solution"] for one in document["best"]] == ["bob_double"]
+    assert document["disputed"] == ["alice_double"]
+    assert "measures them again): alice_double" in result.stderr
+
+
+def test_timers_are_ranked_apart_and_that_is_said(fib, close_race, maker):
+    warm = {**CLOSE_RACE_ORIGIN, "timing": {"cache": "warm", "reference": "beside"}}
+    maker.trace("bob_double", latency_ms=0.1, interval_ms=[0.09, 0.11], provenance=warm)
+    result, rows = table_of(fib, "best", "--local", close_race)
+    assert [(one["cache"], one["solution"]) for one in rows] == [
+        ("cold", "alice_double"),
+        ("warm", "bob_double"),
+    ]
+    assert "ranked separately: cupti, cold; cupti, warm" in result.stderr
+
+
+def test_best(fib, two_definitions):
+    two = two_definitions
+    two.trace("bob_triple", definition="triple", hardware="NVIDIA H200", latency_ms=4.0)
+    result = fib("report", "best", "--local", two.root)
     assert result.exit_code == 0
-    assert float(row["vs_baseline"]) == pytest.approx(4.0)
-    assert float(row["vs_baseline_low"]) < 4.0 < float(row["vs_baseline_high"])
-    assert row["solutions"] == "1"
-    assert "unpaired" in result.stderr
+    (found,) = tables(result.stdout)
+    assert [(one["definition"], one["hardware"], one["solution"]) for one in found] == [
+        ("double", "Test CPU", "alice_double"),
+        ("triple", "NVIDIA H200", "bob_triple"),
+    ]
+    assert found[0]["geomean_ms"] == "0.5"
+    assert found[0]["lead"] == "4"
+    assert found[1]["lead"] == ""
+    result = fib("report", "best", "--local", two.root, "--author", "baseline", "--json")
+    (best,) = json.loads(result.stdout)["best"]
+    assert (best["solution"], best["runner_up"]) == ("baseline_double", None)
+
+
+def test_several_datasets_need_what_merges_them(fib, maker, monkeypatch):
+    monkeypatch.delitem(vars(flashinfer_bench.data), "merge_trace_sets", raising=False)
+    monkeypatch.setitem(sys.modules, "fib_datasets.transfer.merge", None)
+    result = fib("report", "best", "--local", maker.sound().root, maker.root)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "dist fib-datasets" in result.stderr

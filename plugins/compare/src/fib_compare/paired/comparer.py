@@ -160,17 +160,15 @@ class ContestRun:
         self._cap = Deadline(settings.max_seconds)
         self._rng, self._disputes = rng, Disputes(session, baseline)
         self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
-        problem = None
         try:
             stopped = self._decide(baseline)
+            if len(self._launches) < _FEWEST_LAUNCHES:
+                raise CannotCompare("both", "too slow", self._too_slow())
         except CannotCompare as error:
-            problem = error.obstacle
+            return self._result(began, obstacle=error.obstacle, notes=self._notes())
         except EvaluatorFailed as error:
-            problem = Obstacle("reference", "failed", error.message)
-        if problem is None and len(self._launches) < _FEWEST_LAUNCHES:
-            problem = self._too_slow()
-        if problem is not None:
-            return self._result(began, obstacle=problem, notes=self._notes())
+            failed = Obstacle("reference", "failed", error.message)
+            return self._result(began, obstacle=failed, notes=self._notes())
         comparison = compare_launches(
             self._launches,
             min_effect=settings.min_effect,
@@ -255,7 +253,7 @@ class ContestRun:
             made.append(Side(role, attempt))
         return made[0], made[1]
 
-    def _too_slow(self) -> Obstacle:
+    def _too_slow(self) -> str:
         given, made = self._settings.max_seconds, len(self._launches)
         text = (
             f"only {made} of the required {_FEWEST_LAUNCHES} launches finished within {given:g} s; "
@@ -263,7 +261,7 @@ class ContestRun:
         )
         if self._disputes.set_aside:
             text += f" ({self._disputes.set_aside} were discarded)"
-        return Obstacle("both", "too slow", text)
+        return text
 
     def _notes(self) -> tuple[str, ...]:
         disputes, notes = self._disputes, []
@@ -416,34 +414,22 @@ class Comparer(AbstractContextManager["Comparer"]):
         RunnerFatalError
             If no process can be started, or the device is gone.
         """
+        config, catalog = self._config, self._catalog
         for contest in contests[:1]:
             for solution in (contest.baseline, contest.candidate):
                 self._require_builder(solution)
         tests = len(contests) + 1 if len(contests) > 1 else 1  # one more for the mean
         for contest in contests:
             on_start(contest)
-            yield self._run(contest, tests, on_launch)
-
-    def _run(
-        self, contest: Contest, tests: int, on_launch: Callable[[int, float], None]
-    ) -> ContestResult:
-        config = self._config
-        resolved = config.resolve_eval_config(contest.definition, contest.workload)
-        evaluator = resolve_evaluator(contest.definition, config.evaluator, catalog=self._catalog)
-        evaluator.check_settings(resolved)
-        run = ContestRun(
-            self.session,
-            contest,
-            evaluator,
-            resolved,
-            self._settings,
-            tests=tests,
-            on_launch=on_launch,
-        )
-        result = run.run(self._trace_set.root)
-        if result.obstacle is not None and result.obstacle.kind == "failed":
-            self._runner.require_working_device()
-        return result
+            resolved = config.resolve_eval_config(contest.definition, contest.workload)
+            evaluator = resolve_evaluator(contest.definition, config.evaluator, catalog=catalog)
+            evaluator.check_settings(resolved)
+            parts = self.session, contest, evaluator, resolved, self._settings
+            run = ContestRun(*parts, tests=tests, on_launch=on_launch)
+            result = run.run(self._trace_set.root)
+            if result.obstacle is not None and result.obstacle.kind == "failed":
+                self._runner.require_working_device()
+            yield result
 
     def _require_builder(self, solution: Solution) -> None:
         spec = solution.spec

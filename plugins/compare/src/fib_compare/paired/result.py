@@ -151,14 +151,10 @@ class Answer:
         With corrected p-values and the resulting verdicts.
     overall : Overall, optional
         Over all workloads that could be compared; None if there are none.
-    min_effect, alpha : float
-        The smallest difference that counts, and the probability of a false alarm.
     """
 
     results: tuple[ContestResult, ...]
     overall: Optional[Overall]
-    min_effect: float
-    alpha: float
 
     @property
     def verdicts(self) -> set[Verdict]:
@@ -195,7 +191,7 @@ def answer(results: Sequence[ContestResult], *, min_effect: float, alpha: float)
     """
     comparisons = [one.comparison for one in results if one.comparison is not None]
     if not comparisons:
-        return Answer(tuple(results), None, min_effect, alpha)
+        return Answer(tuple(results), None)
     total = overall(comparisons, min_effect=min_effect, alpha=alpha)
     corrected = iter(total.comparisons)
     judged = []
@@ -204,7 +200,7 @@ def answer(results: Sequence[ContestResult], *, min_effect: float, alpha: float)
             found = next(corrected)
             one = replace(one, p_adjusted=found.p_value, verdict=found.verdict)
         judged.append(one)
-    return Answer(tuple(judged), total, min_effect, alpha)
+    return Answer(tuple(judged), total)
 
 
 _FEWEST_SAMPLES = 5  # for the interval of a median

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Optional
 
 from fib_report.page.markup import Markup, element
-from fib_report.page.payload import Extras, pack, page_data, ratio_label
+from fib_report.page.payload import pack, page_parts, ratio_label
 from fib_report.scores import best_solutions, geometric_mean, score_solutions
 from flashinfer_bench import __version__
 
@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from fib_report.results import Result
     from fib_report.scores import Best
     from flashinfer_bench.data import TraceSet
-
-# In the order of their dependencies.
-SCRIPTS = (
-    "dom",
-    "data",
-    "table",
-    "chart",
-    "curves",
-    "scatter",
-    "strips",
-    "roofline",
-    "code",
-    "columns",
-    "leaderboard",
-    "views",
-    "definition",
-    "details",
-    "compare",
-    "main",
-)
 
 _VIEWS = ("leaderboard", "definitions", "solutions", "workloads", "evaluations", "failures")
 
@@ -90,10 +70,9 @@ def render_page(
     str
         A self-contained HTML document.
     """
-    extras = Extras()
-    data = page_data(results, coverage, extras, trace_set)
-    runs = data["runs"]
-    more = {"compare": len(runs["time"]) > data["latest"], "coverage": bool(coverage)}
+    parts = page_parts(results, coverage, trace_set)
+    data = parts["data"]
+    more = {"compare": len(data["runs"]["time"]) > data["latest"], "coverage": bool(coverage)}
     body = element(
         "body",
         element("a", "Skip to the content", href="#view", class_="skip"),
@@ -104,13 +83,7 @@ def render_page(
         element("footer", f"Made by flashinfer-bench {__version__} at {info.generated}."),
         element("div", id="tip", hidden=True),
         # The browser shows what precedes this while it reads the rest.
-        _packed("data", data),
-        # Unpacked when first needed.
-        _packed("logs", extras.logs.texts),
-        _packed("shapes", extras.shapes.shapes),
-        _packed("timings", extras.timings.texts),
-        _packed("settings", extras.settings.texts),
-        _packed("sources", {"texts": extras.sources.texts, "files": extras.files}),
+        *(_packed(name, part) for name, part in parts.items()),
         element("script", Markup(_script())),
     )
     return as_document(info.title, body, _script())
@@ -122,13 +95,11 @@ def as_document(title: str, body: Markup, script: str = "") -> str:
     return f"<!DOCTYPE html>\n{document}\n"
 
 
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
 def _script() -> str:
-    """Return all scripts as one, without global names."""
-    parts = "".join(_asset(f"script/{name}.js") for name in SCRIPTS)
+    """Return all scripts as one, without global names; the last one starts the others."""
+    scripts = list(files(__package__).joinpath("script").iterdir())
+    scripts.sort(key=lambda script: (script.name == "main.js", script.name))
+    parts = "".join(script.read_text(encoding="utf-8") for script in scripts)
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
@@ -138,7 +109,7 @@ def _packed(name: str, data: object) -> Markup:
 
 
 def _head(title: str, script: str) -> Markup:
-    style = _asset("page.css")
+    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     # Allow this style and script only, and no requests: a second line of defence in case a name in
     # a dataset gets past the escaping.
     policy = (
@@ -191,7 +162,7 @@ def _tiles(results: Sequence[Result], best: Sequence[Best]) -> Markup:
     passed = sum(result.passed for result in results)
     definitions = {result.definition for result in results}
     solved = {item.score.definition for item in best}
-    speedup = geometric_mean([b.score.speedup for b in best if b.score.speedup is not None])
+    speedup = geometric_mean([b.score.speedup.value for b in best if b.score.speedup is not None])
     return element(
         "section",
         tile("Definitions solved", f"{len(solved)} / {len(definitions)}"),

@@ -12,20 +12,15 @@ import math
 import re
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from fib_report.causes import cause
+from fib_report.causes import cause, shorten, without_colours
 from fib_report.ratings import fastp_curves, rate_authors
 from fib_report.regressions import quartiles
-from fib_report.results import (
-    collect_results,
-    label_of,
-    split_by_setting,
-    with_intervals,
-)
+from fib_report.results import collect_results, grouped, label_of, split_by_setting, with_intervals
 from fib_report.roofline import SOME, Rooflines
 from fib_report.scores import best_solutions, natural_order, score_solutions
+from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.run_source import RunDetails, read_traces
 from flashinfer_bench.stats.samples import quantile
 
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
     from fib_report.ratings import Curve
     from fib_report.results import Conditions, Result
     from fib_report.scores import SolutionScore
-    from flashinfer_bench.data import TraceSet
 
 
 def clip(text: str, width: int) -> str:
@@ -114,11 +108,10 @@ def timing_lines(timing: Mapping[str, Any]) -> str:
     timing : mapping
         ``provenance.timing`` of a trace; unexpected content is tolerated.
     """
-    lines = []
-    for name in ("ended_by", "outcome"):
-        told = timing.get(name)
-        if isinstance(told, str) and told:
-            lines.append(f"{'ended by' if name == 'ended_by' else name}: {told}")
+    ends = {name: timing.get(name) for name in ("ended_by", "outcome")}
+    lines = [
+        f"{_label(name)}: {told}" for name, told in ends.items() if isinstance(told, str) and told
+    ]
     watched = timing.get("watched")
     for name, facts in (watched if isinstance(watched, dict) else {}).items():
         if isinstance(facts, dict):
@@ -126,27 +119,20 @@ def timing_lines(timing: Mapping[str, Any]) -> str:
             lines.append(f"{name}: {told}")
         else:
             lines.append(_fact(name, facts))
-    text = "\n".join(lines)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return shorten("\n".join(lines), _LONGEST)
 
 
 def _fact(key: object, value: Any) -> str:
-    name, unit = _named(str(key))
+    head, _, tail = str(key).rpartition("_")
+    unit = _UNITS.get(tail, "") if head else ""
+    name = _label(head if unit else key)
     if isinstance(value, dict):
         states = [f"{_label(state)} {_share(part)}" for state, part in value.items()]
         return f"{name}: {', '.join(states)}"
     if isinstance(value, (list, tuple)) and len(value) == 3:  # smallest, median, greatest
         low, middle, high = map(str, value)
         value = middle if low == high else f"{middle} ({low} to {high})"
-    return f"{name} {value}{f' {unit}' if unit else ''}"
-
-
-def _named(key: str) -> tuple[str, str]:
-    """Return the name of a fact in words, and its unit, which ends the key."""
-    head, _, tail = key.rpartition("_")
-    if head and tail in _UNITS:
-        return _label(head), _UNITS[tail]
-    return _label(key), ""
+    return f"{name} {value} {unit}".rstrip()
 
 
 def _label(key: object) -> str:
@@ -165,32 +151,12 @@ POINTS = 32
 TOP = 255
 """The highest level; the lowest is 0."""
 
-SHAPES_BYTES = 400_000
-"""Compressed size of all shapes beyond which no more are added."""
-
 _MOST = 1e300
 _ZERO = 48  # code of a step of 0, so that small steps are printable and take one byte
 
 
-class Shape(NamedTuple):
-    """A distribution.
-
-    Attributes
-    ----------
-    low, high : float
-        The smallest and the largest sample, in milliseconds.
-    steps : str
-        One character for each point, in ascending order: its code is 48 plus the number of levels
-        above the previous point, or above 0 for the first.
-    """
-
-    low: float
-    high: float
-    steps: str
-
-
-def shape_of(samples: Sequence[float]) -> Optional[Shape]:
-    """Return the shape of some samples; None if there are none.
+def shape_of(samples: Sequence[float]) -> str:
+    """Return the distribution of some samples as text; empty if there are none.
 
     Up to 32 samples are kept as they are; more are reduced to the quantiles at 0, 1/31, … 1.
 
@@ -198,9 +164,16 @@ def shape_of(samples: Sequence[float]) -> Optional[Shape]:
     ----------
     samples : sequence of float
         Finite and not negative, in any order.
+
+    Returns
+    -------
+    str
+        Three words. The first has a character for each point, in ascending order: its code is 48
+        plus the number of levels above the previous point, or above 0 for the first. The others
+        are the smallest and the largest sample, in milliseconds.
     """
     if not samples:
-        return None
+        return ""
     ordered = sorted(samples)
     points = ordered
     if len(ordered) > POINTS:
@@ -208,7 +181,7 @@ def shape_of(samples: Sequence[float]) -> Optional[Shape]:
     low, high = ordered[0], ordered[-1]
     levels = [_level(point, low, high) for point in points]
     steps = [after - before for before, after in zip([0, *levels], levels, strict=False)]
-    return Shape(low, high, "".join(chr(_ZERO + step) for step in steps))
+    return f"{''.join(chr(_ZERO + step) for step in steps)} {_rounded(low)} {_rounded(high)}"
 
 
 def _level(value: float, low: float, high: float) -> int:
@@ -225,98 +198,61 @@ def _is_logarithmic(low: float, high: float) -> bool:
     return low > 0 and high / low < _MOST
 
 
-class ShapeBook:
-    """Collects shapes until the page would get too large.
+WHOLE = 4_000
+"""Longest text that is kept as it is, in characters; of longer ones both ends are kept."""
+
+_TAIL = 200
+_ROW = 400
+_MEASURED = 8_000  # characters after which the compressed size is measured again
+
+
+class Book:
+    """Collects texts without duplicates until the page would get too large.
 
     Parameters
     ----------
     most_bytes : int
-        See `SHAPES_BYTES`.
-    """
-
-    def __init__(self, most_bytes: int = SHAPES_BYTES) -> None:
-        self.shapes: list[Shape] = []
-        self._most, self._used = most_bytes, 0
-        self._compressor = zlib.compressobj(6)
-
-    def add(self, samples: Sequence[float]) -> int:
-        """Add the shape of some samples; the most important ones should come first.
-
-        Returns
-        -------
-        int
-            Its index in `shapes`; -1 if there are no samples or no room.
-        """
-        shape = shape_of(samples) if self._used < self._most else None
-        if shape is None:
-            return -1
-        text = f'[{shape.low:.5g},{shape.high:.5g},"{shape.steps}"],'
-        self._used += len(self._compressor.compress(text.encode("utf-8")))
-        if len(self.shapes) % 64 == 63:  # not each time, because a flush makes the data larger
-            self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
-        self.shapes.append(shape)
-        return len(self.shapes) - 1
-
-
-WHOLE = 4_000
-"""Longest log that is kept as it is, in characters; of longer ones both ends are kept."""
-
-FULL_BYTES = 950_000
-"""Compressed size of all logs beyond which only the last lines of logs are added."""
-
-MOST_BYTES = 1_050_000
-"""Compressed size of all logs beyond which no more are added."""
-
-_TAIL = 200
-_ROW = 400
-_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
-
-
-class LogBook:
-    """Collects logs without duplicates until the page would get too large.
-
-    Parameters
-    ----------
-    full_bytes, most_bytes, whole : int
-        See `FULL_BYTES`, `MOST_BYTES` and `WHOLE`.
+        Compressed size of all texts beyond which no more are added.
+    full_bytes : int, optional
+        Compressed size beyond which only the last lines of texts are added.
+    whole : int
+        See `WHOLE`.
     """
 
     def __init__(
-        self, full_bytes: int = FULL_BYTES, most_bytes: int = MOST_BYTES, whole: int = WHOLE
+        self, most_bytes: int, full_bytes: Optional[int] = None, whole: int = WHOLE
     ) -> None:
         self.texts: list[str] = []
         self._places: dict[str, int] = {}
-        self._full, self._most, self._whole = full_bytes, most_bytes, whole
-        # A running compressor measures what a log adds; most logs are similar to others.
+        self._most, self._full, self._whole = most_bytes, full_bytes or most_bytes, whole
+        # A running compressor measures what a text adds; most texts are similar to others.
         self._compressor = zlib.compressobj(6)
-        self._used = 0
+        self._used = self._unmeasured = 0
 
-    def add(self, log: str) -> int:
-        """Add a log.
-
-        Parameters
-        ----------
-        log : str
-            A log; the most important ones should come first.
+    def add(self, text: str) -> int:
+        """Add a text; the most important ones should come first.
 
         Returns
         -------
         int
             Its index in `texts`; -1 if it is empty or there is no room.
         """
-        log = log.strip()
-        if not log:
+        text = text.strip()
+        if not text:
             return -1
-        if log not in self._places:
-            self._places[log] = self._keep(log)
-        return self._places[log]
+        if text not in self._places:
+            self._places[text] = self._keep(text)
+        return self._places[text]
 
-    def _keep(self, log: str) -> int:
+    def _keep(self, text: str) -> int:
         if self._used >= self._most:
             return -1
-        text = excerpt(log, self._whole if self._used < self._full else _TAIL)
+        text = excerpt(text, self._whole if self._used < self._full else _TAIL)
         self._used += len(self._compressor.compress(text.encode("utf-8", "replace")))
-        self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self._unmeasured += len(text)
+        if self._unmeasured > _MEASURED:  # not each time, because a flush makes the data larger
+            self._used += len(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+            self._unmeasured = 0
         self.texts.append(text)
         return len(self.texts) - 1
 
@@ -337,7 +273,7 @@ def excerpt(log: str, length: int = WHOLE) -> str:
         The log, with a note where characters were left out; very long lines are shortened in the
         same way.
     """
-    log = _COLOUR.sub("", log)
+    log = without_colours(log)
     if len(log) > length:
         head = 0 if length <= _TAIL else length // 4
         left_out = len(log) - length
@@ -357,42 +293,15 @@ _CORNERS = 240  # of a curve; screens show no more
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
+# Compressed sizes beyond which no more is added, or of logs only the last lines.
+_LOGS_BYTES, _FULL_LOGS_BYTES = 1_050_000, 950_000
+_SHAPES_BYTES = 400_000
 _TIMINGS_BYTES = 150_000
 _SETTINGS_BYTES = 60_000
 _SOURCES_BYTES = 220_000
-"""Compressed size of all timings, settings or sources beyond which no more are added."""
-
 _LONGEST_SOURCE = 60_000
 _MOST_ROWS = 12_000  # evaluations, including earlier ones
 _LEAST_OLD = 2_000
-
-
-@dataclass
-class Extras:
-    """Data that is added as far as there is room, and that the page unpacks when needed.
-
-    Attributes
-    ----------
-    logs : LogBook
-        The logs; those of failures come first.
-    shapes : ShapeBook
-        Distributions of samples; those of the best solutions come first.
-    timings, settings : LogBook
-        How samples were taken, and with which settings and versions.
-    sources : LogBook
-        The files of solutions.
-    files : dict of int to list
-        By index of a solution, the path and the index in `sources` of each of its files.
-    """
-
-    logs: LogBook = field(default_factory=LogBook)
-    shapes: ShapeBook = field(default_factory=ShapeBook)
-    timings: LogBook = field(default_factory=lambda: LogBook(_TIMINGS_BYTES, _TIMINGS_BYTES))
-    settings: LogBook = field(default_factory=lambda: LogBook(_SETTINGS_BYTES, _SETTINGS_BYTES))
-    sources: LogBook = field(
-        default_factory=lambda: LogBook(_SOURCES_BYTES, _SOURCES_BYTES, _LONGEST_SOURCE)
-    )
-    files: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
 
 class _Places(dict["tuple[str, ...]", int]):
@@ -403,13 +312,12 @@ class _Places(dict["tuple[str, ...]", int]):
         return self[key]
 
 
-def page_data(
+def page_parts(
     results: Sequence[Result],
     coverage: Sequence[DefinitionCoverage] = (),
-    extras: Optional[Extras] = None,
     trace_set: Optional[TraceSet] = None,
 ) -> dict[str, Any]:
-    """Return the data of a page, except what is unpacked later.
+    """Return the data of a page, in the parts that its script unpacks.
 
     Parameters
     ----------
@@ -417,17 +325,23 @@ def page_data(
         At most one for each solution, workload and device, as `latest_results` returns them.
     coverage : sequence of DefinitionCoverage
         What is missing, for the page's coverage view.
-    extras : Extras, optional
-        Receives what is unpacked later.
     trace_set : TraceSet, optional
         The dataset: for sources, earlier evaluations, bytes and operations.
 
     Returns
     -------
     dict
-        Plain values; ``"inf"`` and ``"nan"`` stand for numbers that JSON lacks.
+        Plain values; ``"inf"`` and ``"nan"`` stand for numbers that JSON lacks. ``data`` is
+        unpacked at once. The others are unpacked when needed, and have what there is room for:
+        ``logs``, those of failures first; ``shapes``, the distributions of samples, those of the
+        best solutions first; ``timings`` and ``settings``, how samples were taken and with which
+        versions; ``sources``, texts and, by index of a solution, paths and indices of its texts.
     """
-    extras = extras if extras is not None else Extras()
+    if trace_set is None:
+        trace_set = TraceSet()
+    logs, shapes = Book(_LOGS_BYTES, _FULL_LOGS_BYTES), Book(_SHAPES_BYTES)
+    timings, settings = Book(_TIMINGS_BYTES), Book(_SETTINGS_BYTES)
+    sources = Book(_SOURCES_BYTES, whole=_LONGEST_SOURCE)
     names = {name: natural_order(name) for name in {result.definition for result in results}}
     latest = sorted(
         results, key=lambda r: (names[r.definition], r.hardware, r.solution, r.workload)
@@ -438,7 +352,7 @@ def page_data(
         for row, trace in read_traces(ordered)
     }
     details = [told[id(row)][0] for row in ordered]
-    settings = [told[id(row)][1] for row in ordered]
+    facts = [told[id(row)][1] for row in ordered]
     scores = score_solutions(latest)
     definitions, devices, workloads, solutions, causes, clocks = (_Places() for _ in range(6))
     for result in ordered:
@@ -446,9 +360,7 @@ def page_data(
         devices[result.hardware,]
         workloads[result.definition, result.workload]
         solutions[result.definition, result.solution, result.author, result.language]
-    rooflines = Rooflines({})
-    if trace_set is not None:
-        rooflines = Rooflines(trace_set.definitions, trace_set.root)
+    rooflines = Rooflines(trace_set.definitions, trace_set.root)
     runs = {
         "solution": [solutions[r.definition, r.solution, r.author, r.language] for r in ordered],
         "workload": [workloads[r.definition, r.workload] for r in ordered],
@@ -460,16 +372,14 @@ def page_data(
         **_columns(ordered, details),
         **_limits(ordered, rooflines),
         "clock": [clocks[tuple(r.clock)] for r in ordered],
-        **_logs(ordered, details, extras.logs),
-        **_samples(latest, details, scores, extras),
-        "setting": [extras.settings.add("\n".join(map(": ".join, one))) for one in settings],
+        **_logs(ordered, details, logs),
+        **_samples(latest, details, scores, shapes, timings),
+        "setting": [settings.add("\n".join(map(": ".join, one))) for one in facts],
     }
     for name in ("shape", "gone", "timing"):
         runs[name] += [-1] * (len(ordered) - len(latest))
-    if trace_set is not None:
-        extras.files = _files(trace_set, solutions, extras.sources)
     place = {name: index for index, (name, _) in enumerate(definitions)}
-    return {
+    data = {
         "definitions": list(definitions),
         "devices": [name for (name,) in devices],
         "solutions": [[place[d], s, short_solution(s, d), *rest] for d, s, *rest in solutions],
@@ -478,17 +388,24 @@ def page_data(
         "runs": runs,
         "latest": len(latest),
         "clocks": list(clocks),
-        "facts": _facts(latest, settings[: len(latest)]),
+        "facts": _facts(latest, facts[: len(latest)]),
         "scores": _scores(scores, place),
         **_overview(latest),
         "coverage": [vars(one) for one in coverage],
     }
+    files = _files(trace_set, solutions, sources)
+    return {
+        "data": data,
+        "logs": logs.texts,
+        "shapes": shapes.texts,
+        "timings": timings.texts,
+        "settings": settings.texts,
+        "sources": {"texts": sources.texts, "files": files},
+    }
 
 
-def _older(latest: Sequence[Result], trace_set: Optional[TraceSet]) -> list[Result]:
+def _older(latest: Sequence[Result], trace_set: TraceSet) -> list[Result]:
     """Return the most recent earlier evaluations of the same solutions."""
-    if trace_set is None or not latest:
-        return []
     known = {_moment(one) for one in latest}
     solutions, devices = {_moment(one)[:2] for one in latest}, {one.hardware for one in latest}
     found = [
@@ -561,7 +478,7 @@ def _limits(results: Sequence[Result], rooflines: Rooflines) -> dict[str, list[A
 
 
 def _files(
-    trace_set: TraceSet, solutions: Iterable[tuple[str, ...]], sources: LogBook
+    trace_set: TraceSet, solutions: Iterable[tuple[str, ...]], sources: Book
 ) -> dict[int, list[tuple[str, int]]]:
     """Return paths and indices in `sources` of each solution's files, by index of the solution."""
     known = {(d, one.name): one for d, some in trace_set.solutions.items() for one in some}
@@ -595,7 +512,7 @@ def _columns(results: Sequence[Result], details: Sequence[RunDetails]) -> dict[s
 
 
 def _logs(
-    results: Sequence[Result], details: Sequence[RunDetails], logs: LogBook
+    results: Sequence[Result], details: Sequence[RunDetails], logs: Book
 ) -> dict[str, list[int]]:
     places = [-1] * len(results)
     for index in sorted(range(len(results)), key=lambda i: results[i].passed):
@@ -609,9 +526,7 @@ def _workloads(
     place: Mapping[str, int],
     rooflines: Rooflines,
 ) -> list[list[Any]]:
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(result.definition, []).append(result)
+    groups = grouped(results, "definition")
     labels = {name: workload_labels(group) for name, group in groups.items()}
     order = {name: {uuid: n for n, uuid in enumerate(one)} for name, one in labels.items()}
     axes = {(r.definition, r.workload): dict(r.axes) for r in results}
@@ -626,26 +541,22 @@ def _samples(
     results: Sequence[Result],
     details: Sequence[RunDetails],
     scores: Sequence[SolutionScore],
-    extras: Extras,
+    shapes: Book,
+    timings: Book,
 ) -> dict[str, list[int]]:
     """Return the indices of each result's distribution, dropped samples and timing facts."""
-    keys = [(one.definition, one.hardware, one.timer, one.cache, one.solution) for one in scores]
-    places = {key: number for number, key in enumerate(keys)}
-    firsts: dict[tuple[str, ...], int] = {}
-    for key, number in places.items():
-        firsts.setdefault(key[:-1], number)
+    places: dict[tuple[str, ...], int] = {}
+    taken: Counter[tuple[str, ...]] = Counter()
+    for score in scores:  # the best of each ranking come first
+        places[score.key] = taken[score.key[:-1]]
+        taken[score.key[:-1]] += 1
     columns = {name: [-1] * len(results) for name in ("shape", "gone", "timing")}
-    order: list[tuple[int, int]] = []
-    for index, one in enumerate(results):
-        key = (one.definition, one.hardware, *one.conditions, one.solution)
-        if one.passed:  # by the rank of its solution, so that the best of each ranking come first
-            order.append((places[key] - firsts[key[:-1]], index))
+    order = [(places[one.key], index) for index, one in enumerate(results) if one.passed]
     for _, index in sorted(order):
         told = details[index]
-        columns["shape"][index] = extras.shapes.add(told.counted_ms)
-        if told.dropped_ms:
-            columns["gone"][index] = extras.shapes.add(told.dropped_ms)
-        columns["timing"][index] = extras.timings.add(timing_lines(told.timing))
+        columns["shape"][index] = shapes.add(shape_of(told.counted_ms))
+        columns["gone"][index] = shapes.add(shape_of(told.dropped_ms))
+        columns["timing"][index] = timings.add(timing_lines(told.timing))
     return columns
 
 
@@ -665,17 +576,13 @@ def _overview(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _scores(scores: Sequence[SolutionScore], place: Mapping[str, int]) -> list[dict[str, Any]]:
-    best = {_key(item.score) for item in best_solutions(scores)}
+    best = {item.score.key for item in best_solutions(scores)}
     rows = []
     for score in scores:
-        fields = {**vars(score), "best": _key(score) in best}
+        fields = {**vars(score), "best": score.key in best}
         fields["definition"] = place[score.definition]
         rows.append({name: fields[name] for name in fields if name != "op_type"})
     return rows
-
-
-def _key(score: SolutionScore) -> tuple[str, ...]:
-    return score.definition, score.hardware, score.timer, score.cache, score.solution
 
 
 def _thinned(curve: Curve) -> Curve:

@@ -130,7 +130,7 @@ const RUN_COLUMNS = {
 const runColumns = (data, names) => names.split(" ").flatMap((name) => RUN_COLUMNS[name](data));
 
 const runChoices = [
-  { name: "Status", value: (r) => r.status, label: statusLabel },
+  { name: "Status", value: (r) => r.status, label: (status) => statusLabel(status) },
   { name: "Author", value: (r) => r.author },
   { name: "Device", value: (r) => r.device },
 ];

@@ -19,7 +19,9 @@ const timedLabel = (timer, cache) => [timer || "unknown timer", cache].filter(Bo
 
 // The points of a distribution in milliseconds, from steps between the smallest and the largest.
 const POINT_LEVELS = 255;
-const pointsOf = ([low, high, steps]) => {
+const pointsOf = (text) => {
+  const [steps, ...ends] = text.split(" ");
+  const [low, high] = ends.map(Number);
   let level = 0;
   return [...steps].map((letter) => {
     level += letter.charCodeAt(0) - 48;
@@ -97,13 +99,16 @@ const readData = async () => {
     const [definition, type] = data.definitions[score.definition];
     const mine = bySolution.get(score.solution).filter((run) => !run.isOld && run.definition === definition
       && run.device === score.hardware && (!run.passed || run.timed === timed));
-    return { ...score, definition, type, timed, share: meanShare(mine), tied: score.rank?.startsWith("=") ?? false,
+    const [mean_latency_ms, interval_ms] = score.latency ?? [null, null];
+    const [speedup, speedup_interval] = score.speedup ?? [null, null];
+    return { ...score, mean_latency_ms, interval_ms, speedup, speedup_interval, definition, type, timed, share: meanShare(mine), tied: score.rank?.startsWith("=") ?? false,
       max_absolute_error: number(score.max_absolute_error) };
   });
   const [logs, timings, settings, sources] = ["logs", "timings", "settings", "sources"].map((id) => lazily(id));
   const textAt = async (texts, place) => (place < 0 ? null : (await texts())[place]);
   const passed = runs.filter((run) => run.passed);
-  return { ...data, runs, all, scores, bySolution, sources,
+  const authors = data.authors.map((one) => ({ ...one, speedup: one.speedup?.[0] ?? null, interval: one.speedup?.[1] ?? null }));
+  return { ...data, runs, all, scores, authors, bySolution, sources,
     byDefinition: grouped(runs, (run) => run.definition), scoresByDefinition: grouped(scores, (score) => score.definition),
     log: (run) => textAt(logs, run.log), timing: (run) => textAt(timings, run.timing), settings: (run) => textAt(settings, run.setting),
     drawable: lazily("shapes", (found) => found.map(pointsOf)),
