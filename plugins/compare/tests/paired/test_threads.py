@@ -127,14 +127,6 @@ def test_of_a_process_that_has_ended_nothing_is_known():
     assert keep_on({ALLOWED[0]}, one.pid) is False
 
 
-def test_without_proc_nothing_is_known_and_nobody_moved(tmp_path):
-    before = os.sched_getaffinity(0)
-    assert thread_times(os.getpid(), tmp_path) == {}
-    assert cores_of(os.getpid(), tmp_path) == frozenset()
-    assert keep_on({ALLOWED[0]}, os.getpid(), tmp_path) is False
-    assert os.sched_getaffinity(0) == before
-
-
 REPORT = (
     "import os, threading\n"
     "found = []\n"

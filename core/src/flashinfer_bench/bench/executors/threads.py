@@ -11,20 +11,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flashinfer_bench.bench.candidate.processes import tasks_of, tree_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set
 
 ENDED = 0
 """No thread has this number: here it stands for all that have ended."""
 
-_PROC = Path("/proc")
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED of include/linux/posix-timers.h: that of a whole process
 _CHILDREN_TIME = slice(13, 15)  # cutime and cstime of man 5 proc, after the name
 _RAN = 0  # field of schedstat
 _LISTINGS = 20  # of threads, until no new one has been started between two of them
 
 
-def thread_times(pid: int, proc: Path = _PROC) -> dict[int, int]:
+def thread_times(pid: int) -> dict[int, int]:
     """Return the processor time of each thread of a process, and of its descendants.
 
     Returns
@@ -35,58 +36,40 @@ def thread_times(pid: int, proc: Path = _PROC) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     ended = 0
-    for process in _tree(pid, proc):
-        running = _running_times(process, proc)
+    for process in tree_of(pid):
+        running = _running_times(process)
         found.update(running)
         with suppress(OSError, ValueError, IndexError):
             ended += max(0, _process_time(process) - sum(running.values()))
-            ended += _children_time(process, proc)
+            ended += _children_time(process)
     if found:
         found[ENDED] = ended
     return found
 
 
-def _running_times(pid: int, proc: Path) -> dict[int, int]:
+def _running_times(pid: int) -> dict[int, int]:
     found = {}
-    for task in _tasks(pid, proc):
+    for task in tasks_of(pid):
         with suppress(OSError, ValueError, IndexError):
             found[int(task.name)] = int((task / "schedstat").read_text().split()[_RAN])
     return found
 
 
 def _process_time(pid: int) -> int:
-    """Return the processor time of a process, with threads that have ended ."""
+    """Return the processor time of a process, with threads that have ended."""
     return time.clock_gettime_ns((~pid << 3) | _PROCESS_CLOCK)
 
 
-def _children_time(pid: int, proc: Path) -> int:
+def _children_time(pid: int) -> int:
     """Return the processor time of children that have ended, in steps of 10 ms mostly."""
-    text = (proc / str(pid) / "stat").read_text(errors="replace")
+    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     # The name of the program, in parentheses, may hold anything.
     fields = text.rpartition(")")[2].split()
     ticks = sum(map(int, fields[_CHILDREN_TIME]))
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-def _tree(pid: int, proc: Path) -> Iterator[int]:
-    """Yield a process and its descendants."""
-    waiting = [pid]
-    while waiting:
-        current = waiting.pop()
-        yield current
-        for task in _tasks(current, proc):
-            with suppress(OSError, ValueError):
-                waiting.extend(map(int, (task / "children").read_text().split()))
-
-
-def _tasks(pid: int, proc: Path) -> list[Path]:
-    try:
-        return list((proc / str(pid) / "task").iterdir())
-    except OSError:  # it has ended, or there is no such folder
-        return []
-
-
-def keep_on(cores: Set[int], pid: int, proc: Path = _PROC) -> bool:
+def keep_on(cores: Set[int], pid: int) -> bool:
     """Keep all threads of a process on some cores, and those that they start later.
 
     A thread may start another while it is looked for, and end. So it is over only when nothing new
@@ -101,7 +84,7 @@ def keep_on(cores: Set[int], pid: int, proc: Path = _PROC) -> bool:
         return False
     done: set[int] = set()
     for _ in range(_LISTINGS):
-        new = {int(task.name) for task in _tasks(pid, proc)} - done
+        new = {int(task.name) for task in tasks_of(pid)} - done
         if not new:
             return bool(done)
         for thread in new:
@@ -134,11 +117,11 @@ def staying_on(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def cores_of(pid: int, proc: Path = _PROC) -> frozenset[int]:
+def cores_of(pid: int) -> frozenset[int]:
     """Return the cores that any thread of a process may be on; none if that is not known."""
     found: set[int] = set()
     if hasattr(os, "sched_getaffinity"):
-        for task in _tasks(pid, proc):
+        for task in tasks_of(pid):
             with suppress(OSError, ValueError):
                 found |= os.sched_getaffinity(int(task.name))
     return frozenset(found)
