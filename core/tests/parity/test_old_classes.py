@@ -1,4 +1,4 @@
-"""Classes as earlier releases had them: attributes, subclasses, registries, settings."""
+"""What programs for earlier releases did, with its classes, registries, settings and files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from flashinfer_bench import data, errors
 from flashinfer_bench.bench import BenchmarkConfig, PersistentRunner
 from flashinfer_bench.compile import Builder, BuilderRegistry, Runnable, RunnableMetadata
 from flashinfer_bench.data import (
@@ -22,7 +23,6 @@ from flashinfer_bench.data import (
     TraceSet,
     Workload,
 )
-from flashinfer_bench.errors import ConfigError, DuplicateNameError
 from flashinfer_bench.tracing import (
     FilterPolicy,
     InputDumpPolicy,
@@ -59,9 +59,12 @@ METADATA = RunnableMetadata(
 
 def test_attributes_by_old_names() -> None:
     assert DEFINITION.type == "op"
-    assert DEFINITION.get_const_axes() == {"k": 2}
-    assert DEFINITION.get_var_axes() == ["n"]
-    assert DEFINITION.get_var_axes_bindings() == {"n": ("x", 0)}
+    assert DEFINITION.get_const_axes() == DEFINITION.const_axes == {"k": 2}
+    assert DEFINITION.get_var_axes() == DEFINITION.var_axes == ["n"]
+    assert DEFINITION.get_var_axes_bindings() == DEFINITION.var_axes_bindings == {"n": ("x", 0)}
+    fields = DEFINITION.model_dump()
+    fields["type"] = fields.pop("op_type")
+    assert Definition(**fields).op_type == "op"
     assert Trace(definition="double", workload=WORKLOAD).is_workload()
     assert AxisVar().parent is None
     assert SOLUTION.spec.build_commands == []
@@ -90,7 +93,119 @@ def test_what_there_never_was(name: str) -> None:
             getattr(owner, name)
 
 
+# --------------------------------------------------------------------------- names and files
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (
+            data.EvaluationStatus,
+            "PASSED INCORRECT_SHAPE INCORRECT_NUMERICAL INCORRECT_DTYPE RUNTIME_ERROR "
+            "COMPILE_ERROR TIMEOUT",
+        ),
+        (
+            data.DType,
+            "float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float4_e2m1 int64 int32 int16 int8 "
+            "bool",
+        ),
+        (data.SupportedBindings, "tvm-ffi torch"),
+    ],
+)
+def test_values_of_enumerations(kind: type, names: str) -> None:
+    assert [each.value for each in kind] == names.split()
+    assert list(kind) == names.split()
+
+
+def test_known_languages() -> None:
+    assert data.SupportedLanguages.PYTHON == "python"
+    assert data.SupportedLanguages.TRITON.value == "triton"
+    assert data.SupportedLanguages.CUDA == "cuda"
+    assert data.EvaluationStatus.PASSED.name == "PASSED"
+
+
+@pytest.mark.parametrize(
+    ("ours", "builtin"),
+    [
+        (errors.DuplicateNameError, ValueError),
+        (errors.DataError, ValueError),
+        (errors.ConfigError, ValueError),
+        (errors.DatasetNotFoundError, FileNotFoundError),
+        (errors.UnknownNameError, KeyError),
+        (errors.StorageError, OSError),
+        (errors.BuildError, RuntimeError),
+        (errors.SelectionError, LookupError),
+        (errors.TimingError, RuntimeError),
+        (errors.ProtocolError, RuntimeError),
+    ],
+)
+def test_errors_are_what_callers_catch(ours: type, builtin: type) -> None:
+    assert issubclass(ours, builtin)
+
+
+def test_both_orders_of_arguments(tmp_path) -> None:
+    data.save_json_file(DEFINITION, tmp_path / "d.json")
+    assert data.load_json_file(Definition, tmp_path / "d.json") == DEFINITION
+    assert data.load_json_file(str(tmp_path / "d.json"), Definition) == DEFINITION
+    trace = Trace(definition="double", workload=WORKLOAD)
+    data.save_jsonl_file([trace], tmp_path / "t.jsonl")
+    data.append_jsonl_lines(tmp_path / "t.jsonl", [trace])
+    data.append_jsonl_line(tmp_path / "t.jsonl", trace)
+    assert data.load_jsonl_file(tmp_path / "t.jsonl", Trace) == [trace] * 3
+    assert data.load_jsonl_file(Trace, tmp_path / "t.jsonl") == [trace] * 3
+
+
+def test_text_and_plain_data() -> None:
+    from flashinfer_bench.data.json_codec import dataclass_to_dict, dict_to_dataclass
+
+    assert data.from_json(data.to_json(SOLUTION), Solution) == SOLUTION
+    assert data.from_json(SOLUTION.to_json(), Solution) == SOLUTION
+    assert dict_to_dataclass(dataclass_to_dict(DEFINITION), Definition) == DEFINITION
+    with pytest.raises(errors.DataError, match="sources"):
+        dict_to_dataclass({**dataclass_to_dict(SOLUTION), "sources": []}, Solution)
+
+
+def test_a_trace_set_made_by_hand_answers_every_question() -> None:
+    def run_trace(solution: str, latency_ms: float) -> Trace:
+        evaluation = Evaluation(
+            status="PASSED",
+            environment=Environment(hardware="cpu"),
+            timestamp="2025-10-01",
+            correctness=Correctness(),
+            performance=data.Performance(
+                latency_ms=latency_ms,
+                reference_latency_ms=2.0,
+                speedup_factor=2.0 / latency_ms,
+            ),
+        )
+        return Trace(
+            definition="double", workload=WORKLOAD, solution=solution, evaluation=evaluation
+        )
+
+    base = SOLUTION.model_copy(update={"name": "base", "author": "baseline"})
+    traces = [run_trace("plain", 1.0), run_trace("base", 2.0)]
+    solutions = {"double": [SOLUTION, base]}
+    trace_set = TraceSet(None, {"double": DEFINITION}, solutions, {}, {"double": traces})
+    assert trace_set.get_solution("plain") is SOLUTION
+    assert trace_set.get_solution("none") is None
+    assert trace_set.filter_traces("double") == traces
+    assert trace_set.get_best_trace("double", axes={"n": 3}).solution == "plain"
+    assert trace_set.get_best_trace("double", axes={"n": 4}) is None
+    assert set(trace_set.to_dict()) == {"definitions", "solutions", "workloads", "traces"}
+
+
 # --------------------------------------------------------------------- runnables, builders
+
+
+def test_the_old_ways_to_the_registry(monkeypatch) -> None:
+    from flashinfer_bench.compile import registry
+
+    monkeypatch.setattr(registry, "_default", None)
+    first = registry.get_registry()
+    assert BuilderRegistry.get_instance() is first
+    first.clear()
+    with pytest.raises(ValueError, match="at least one builder"):
+        BuilderRegistry([])
 
 
 def test_a_runnable_as_it_was_made() -> None:
@@ -103,6 +218,7 @@ def test_a_runnable_as_it_was_made() -> None:
         assert made([1, 2]) == 2
         assert made.meta in ({"language": "python"}, {})
         made.close()
+        made.cleanup()
         assert made.closed
     assert closed == [1, 2]
     with pytest.raises(TypeError, match=r"metadata=3 is not allowed; give a RunnableMetadata"):
@@ -219,7 +335,7 @@ def test_settings_that_have_gone_or_moved() -> None:
     sampling = DEFINITION.model_copy(update={"op_type": "sampling"})
     assert config.resolve_eval_config(sampling).extra["sampling_validation_trials"] == 7
     assert config.resolve_eval_config(sampling).rtol == 0.5
-    with pytest.raises(ConfigError, match="smapling_validation_trials: no such setting"):
+    with pytest.raises(errors.ConfigError, match="smapling_validation_trials: no such setting"):
         BenchmarkConfig(smapling_validation_trials=7)
 
 
@@ -264,7 +380,7 @@ def test_policies_registered_by_decorators(monkeypatch, tmp_path) -> None:
     assert PolicyRegistry.get_input_dump_policy("indices") is Indices
     assert "every_other" in PolicyRegistry.list_filter_policies()
     assert {"indices", "dump_all"} <= {*PolicyRegistry.list_input_dump_policies()}
-    with pytest.raises(DuplicateNameError, match="'every_other' already"):
+    with pytest.raises(errors.DuplicateNameError, match="'every_other' already"):
         PolicyRegistry.register_filter_policy("every_other")
     config = TracingConfig("indices", {"suffix": "a"}, filter_policy="every_other")
     assert isinstance(config.create_filter_policy(), EveryOther)
@@ -280,9 +396,7 @@ def test_policies_registered_by_decorators(monkeypatch, tmp_path) -> None:
 
 
 def dataset(folder) -> TraceSet:
-    from flashinfer_bench.data import save_json_file
-
-    save_json_file(DEFINITION, folder / "definitions" / "op" / "double.json")
+    data.save_json_file(DEFINITION, folder / "definitions" / "op" / "double.json")
     return TraceSet.from_path(folder)
 
 

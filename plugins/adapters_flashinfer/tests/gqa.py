@@ -1,17 +1,14 @@
 """What the tests of the attention adapters share: a runtime, references, planned wrappers."""
 
 import contextlib
-import functools
-import inspect
+import itertools
 import math
-import warnings
 
 import torch
 from making import patched
 
 from fib_adapters_flashinfer.attention import DecodeAdapter, PrefillAdapter, RaggedAdapter
 from flashinfer_bench.routing.patch_points import Everything, router
-from flashinfer_bench.routing.routes import route_stats
 
 torch.set_num_threads(1)  # the tensors are small: handing them round takes longer than the work
 
@@ -20,13 +17,7 @@ DTYPE = torch.bfloat16
 
 
 class Solutions:
-    """A runtime that answers definitions by functions, and keeps what these were given.
-
-    Parameters
-    ----------
-    functions : dict
-        By name of the definition; each takes the canonical inputs by position.
-    """
+    """A runtime that answers definitions by functions, and keeps what these were given."""
 
     def __init__(self, functions):
         self.functions = functions
@@ -80,45 +71,18 @@ def routed(adapter, functions):
             runtime.stop()
 
 
-class Refusals:
-    """Reasons for which calls of one label were not routed, since this was made."""
-
-    def __init__(self, label):
-        self.label = label
-        self._before = self._now()
-
-    def _now(self):
-        return dict(route_stats().get(self.label, {"refused": {}})["refused"])
-
-    def new(self):
-        now = self._now()
-        return {
-            reason: count - self._before.get(reason, 0)
-            for reason, count in now.items()
-            if count != self._before.get(reason, 0)
-        }
-
-
 # -------------------------------------------------------------------------------- references
 
 
-def rows_of(cache, pages, last):
-    """Return the rows of a request from [num_pages, page_size, heads, d]."""
-    if not len(pages):
-        return cache.new_zeros((0, *cache.shape[2:]))
-    page_size = cache.shape[1]
-    return cache[pages.long()].flatten(0, 1)[: (len(pages) - 1) * page_size + last]
-
-
-def attention(q, k, v, sm_scale):
-    """Causal attention of one request, query by query: values, and log2 of sums."""
+def attention(q, k, v, sm_scale, causal=True):
+    """Attention of one request, query by query: values, and log2 of sums."""
     out = torch.zeros(*q.shape[:2], v.shape[-1])
     lse = torch.full(q.shape[:2], -math.inf)
     group = q.shape[1] // k.shape[1]
     keys = k.float().transpose(0, 1).repeat_interleave(group, 0)  # [heads, length, d]
     values = v.float().transpose(0, 1).repeat_interleave(group, 0)
     for row in range(q.shape[0]):
-        seen = k.shape[0] - q.shape[0] + row + 1
+        seen = k.shape[0] - (q.shape[0] - row - 1 if causal else 0)
         if seen > 0:
             scores = (keys[:, :seen] @ q[row].float()[:, :, None])[:, :, 0] * sm_scale
             out[row] = (torch.softmax(scores, 1)[:, None] @ values[:, :seen])[:, 0]
@@ -126,50 +90,56 @@ def attention(q, k, v, sm_scale):
     return out.to(q.dtype), lse
 
 
-def prefill_reference(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sm_scale, last=None):
-    """What definitions of paged prefill say, with the constraints of the dataset."""
-    assert type(sm_scale) is float
-    assert q.shape[0] == qo_indptr[-1]
-    assert kv_indices.shape[0] == kv_indptr[-1]
-    assert (last is None) == (k_cache.shape[1] == 1)
-    found = []
-    for i in range(len(qo_indptr) - 1):
-        pages = kv_indices[kv_indptr[i] : kv_indptr[i + 1]]
-        length = 1 if last is None else int(last[i])
-        k, v = rows_of(k_cache, pages, length), rows_of(v_cache, pages, length)
-        found.append(attention(q[qo_indptr[i] : qo_indptr[i + 1]], k, v, sm_scale))
-    return tuple(torch.cat(each) for each in zip(*found, strict=True))
+def prefill_reference(
+    q,
+    k_cache,
+    v_cache,
+    qo_indptr,
+    kv_indptr,
+    kv_indices,
+    sm_scale,
+    kv_last_page_len=None,
+    causal=True,
+):
+    """What definitions of paged prefill say; buffers for graphs may have more pages."""
+    pages = [kv_indices[begin:end].long() for begin, end in itertools.pairwise(kv_indptr)]
+    last = [1] * len(pages) if kv_last_page_len is None else kv_last_page_len.tolist()
+    assert (kv_last_page_len is None) == (k_cache.shape[1] == 1)
+    lengths = [
+        (len(p) - 1) * k_cache.shape[1] + n if len(p) else 0
+        for p, n in zip(pages, last, strict=True)
+    ]
+    k, v = (
+        torch.cat([cache[p].flatten(0, 1)[:n] for p, n in zip(pages, lengths, strict=True)])
+        for cache in (k_cache, v_cache)
+    )
+    places = torch.tensor([0, *lengths]).cumsum(0)
+    return ragged_reference(q, k, v, qo_indptr, places, sm_scale, causal)
 
 
-def decode_reference(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale, last=None):
+def decode_reference(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale, kv_last_page_len=None):
     """What definitions of paged decode say."""
     assert len(kv_indptr) == q.shape[0] + 1
     ones = torch.arange(q.shape[0] + 1)
-    return prefill_reference(q, k_cache, v_cache, ones, kv_indptr, kv_indices, sm_scale, last)
+    pages = kv_indptr, kv_indices, sm_scale, kv_last_page_len
+    return prefill_reference(q, k_cache, v_cache, ones, *pages)
 
 
-def ragged_reference(q, k, v, qo_indptr, kv_indptr, sm_scale):
+def ragged_reference(q, k, v, qo_indptr, kv_indptr, sm_scale, causal=True):
     """What definitions of ragged prefill say."""
+    assert type(sm_scale) is float
     assert q.shape[0] == qo_indptr[-1]
     assert k.shape[0] == v.shape[0] == kv_indptr[-1]
     found = []
     for i in range(len(qo_indptr) - 1):
-        keys = slice(kv_indptr[i], kv_indptr[i + 1])
-        found.append(attention(q[qo_indptr[i] : qo_indptr[i + 1]], k[keys], v[keys], sm_scale))
+        rows, keys = (slice(each[i], each[i + 1]) for each in (qo_indptr, kv_indptr))
+        found.append(attention(q[rows], k[keys], v[keys], sm_scale, causal))
     return tuple(torch.cat(each) for each in zip(*found, strict=True))
 
 
 def agree(found, wanted):
     """Assert that outputs are those of the original, as well as bfloat16 allows."""
-    if isinstance(wanted, tuple):
-        assert isinstance(found, tuple)
-        assert len(found) == len(wanted)
-        for a, b in zip(found, wanted, strict=True):
-            agree(a, b)
-        return
-    assert isinstance(found, torch.Tensor)
-    assert found.shape == wanted.shape
-    assert found.dtype is wanted.dtype
+    assert type(found) is type(wanted)
     torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
 
 
@@ -189,16 +159,8 @@ def random(*shape, dtype=DTYPE):
 
 
 class Pages:
-    """A page table of three requests, and keys and values for it.
+    """A page table of three requests; keys and values are [num_pages, page_size, HKV, D]."""
 
-    Attributes
-    ----------
-    k, v : tensor [num_pages, page_size, HKV, D]
-    indptr, indices, last : tensor
-        Offsets of pages, page numbers, places in use on last pages.
-    """
-
-    counts = (2, 1, 3)
     num_pages = 8
 
     def __init__(self, page_size=16, dtype=DTYPE, heads=HKV, size=D):
@@ -218,23 +180,6 @@ class Pages:
         if layout == "HND":
             return self.k.transpose(1, 2).contiguous(), self.v.transpose(1, 2).contiguous()
         return self.k, self.v
-
-
-def quiet(function):
-    """Have a call warn of nothing: older forms are deprecated in some releases."""
-
-    @functools.wraps(function)
-    def silent(*args, **kwargs):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return function(*args, **kwargs)
-
-    return silent
-
-
-def takes(function, name):
-    """Return whether a release has a parameter."""
-    return name in inspect.signature(function).parameters
 
 
 def decode_name(page_size, heads=HQ, kv=HKV, size=D):

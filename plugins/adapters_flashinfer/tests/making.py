@@ -1,11 +1,12 @@
 """Definitions, solutions that count their calls, and adapters put on, for the tests of adapters."""
 
 import contextlib
+import inspect
 import json
 from pathlib import Path
 
 from flashinfer_bench.apply import enable_apply
-from flashinfer_bench.routing import PatchManager, resolve
+from flashinfer_bench.routing import PatchManager, resolve, route_stats
 
 RMS = """import torch
 
@@ -85,6 +86,22 @@ def gemm(n, k, dtype="float16"):
     return define(f"gemm_n{n}_k{k}", "gemm", sizes, inputs, outputs, GEMM)
 
 
+def attention(name, op_type, sizes, tensors, page_size=None):
+    """A definition of attention, the queries first in `tensors`; on pages if these have a size."""
+    queries, *_ = (each["shape"] for each in tensors.values())
+    offsets, more = tensor("len_indptr", dtype="int32"), {}
+    inputs = {**tensors, **({} if queries[0] == "batch_size" else {"qo_indptr": offsets})}
+    inputs["kv_indptr"] = offsets
+    if page_size is not None:
+        sizes = {**sizes, "page_size": page_size}
+        inputs["kv_indices"] = tensor("num_kv_indices", dtype="int32")
+        more = {"constraints": ["num_kv_indices == kv_indptr[-1].item()"]}
+    if page_size not in (None, 1):
+        inputs["kv_last_page_len"] = tensor("requests", dtype="int32")
+    outputs = {"output": tensor(*queries), "lse": tensor(*queries[:2], dtype="float32")}
+    return define(name, op_type, sizes, {**inputs, "sm_scale": SCALAR}, outputs, **more)
+
+
 def dataset(folder, *definitions):
     """Write definitions into a dataset; return its folder."""
     for each in definitions:
@@ -95,23 +112,25 @@ def dataset(folder, *definitions):
 
 
 class Solution:
-    """A callable that does as a definition's reference does, plus `tag`, and counts its calls."""
+    """A callable that does as a function does, plus `tag`, and keeps the arguments of its calls."""
 
-    def __init__(self, definition, tag=0.0):
-        space = {}
-        exec(definition["reference"], space)
-        self._run = space["run"]
-        self.tag = tag
-        self.calls = []
-        self.__name__ = "run"
-        self.__wrapped__ = self._run  # for its signature
+    def __init__(self, function, tag=0.0):
+        self.__wrapped__ = function  # for its signature
+        self.__name__ = function.__name__
+        self.tag, self.calls = tag, []
 
     def __call__(self, *args, **kwargs):
-        self.calls.append((args, kwargs))
-        result = self._run(*args, **kwargs)
-        if isinstance(result, tuple):
-            return tuple(each + self.tag for each in result)
-        return result + self.tag
+        names = inspect.signature(self).parameters
+        self.calls.append({**dict(zip(names, args, strict=False)), **kwargs})
+        result = self.__wrapped__(*args, **kwargs)
+        return result + self.tag if self.tag else result
+
+
+def reference_of(definition):
+    """Return the function that a definition's reference is."""
+    space = {}
+    exec(definition["reference"], space)
+    return space["run"]
 
 
 @contextlib.contextmanager
@@ -134,6 +153,25 @@ def patched(*adapters):
 @contextlib.contextmanager
 def enabled(folder, definition, solution=None, tag=0.0):
     """Have a definition of a dataset answered inside a block; yields its solution."""
-    solution = Solution(definition, tag) if solution is None else solution
+    solution = Solution(solution or reference_of(definition), tag)
     with enable_apply({definition["name"]: solution}, dataset=dataset(folder, definition)):
         yield solution
+
+
+class Refusals:
+    """Reasons for which calls of one label were not routed, since this was made."""
+
+    def __init__(self, label):
+        self.label = label
+        self._before = self._now()
+
+    def _now(self):
+        return dict(route_stats().get(self.label, {"refused": {}})["refused"])
+
+    def new(self):
+        now = self._now()
+        return {
+            reason: count - self._before.get(reason, 0)
+            for reason, count in now.items()
+            if count != self._before.get(reason, 0)
+        }

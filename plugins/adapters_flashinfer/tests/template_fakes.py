@@ -1,12 +1,16 @@
-"""A library with trace templates, as FlashInfer has them, but small."""
+"""A small library with trace templates, as FlashInfer has them; a function of it, patched."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Optional, Union
 
+import making
 import torch
+from making import Refusals, Solution
 
-from fib_adapters_flashinfer.templates import Api
+from fib_adapters_flashinfer.templates import Api, TemplateRoute
+from flashinfer_bench.apply import enable_apply
+from flashinfer_bench.routing.routes import route_calls
 
 
 class Var:
@@ -167,3 +171,47 @@ KINDS = [template(f"route_{kind}", ROUTE, axes=ROUTE_AXES) for kind in ("plain",
 
 def choose_kind(save_dir=None, name=None, **values):
     return {0: KINDS[0], 2: KINDS[1]}.get(values["kind"])
+
+
+# ------------------------------------------------------------------------ patched functions
+
+
+class World:
+    """A patched function, with one solution enabled for one definition."""
+
+    def __init__(self, described, name, solution, folder=None):
+        self.original = Solution(described.function)
+        self.solution = Solution(solution)
+        self.route = TemplateRoute(described)
+        self.wrapper = route_calls(self.route, self.original)
+        self.name = name
+        self.folder = folder
+
+    def __call__(self, *args, **kwargs):
+        refusals = Refusals(self.route.label)
+        with enable_apply({self.name: self.solution}, dataset=self.folder):
+            result = self.wrapper(*args, **kwargs)
+        self.reasons = [*refusals.new()]
+        return result
+
+    @property
+    def calls(self):
+        """How often the solution and the original were called."""
+        return len(self.solution.calls), len(self.original.calls)
+
+
+def definition(folder, name, inputs, outputs, sizes, *, eps=None, op_type="fake"):
+    """Write a definition of bfloat16 tensors; None stands for a scalar."""
+    inputs, outputs = (
+        {
+            name: making.SCALAR if axes is None else making.tensor(*axes)
+            for name, axes in each.items()
+        }
+        for each in (inputs, outputs)
+    )
+    reference = f"def run({', '.join(inputs)}):\n    EPS = {eps}\n    return x\n"
+    return making.dataset(folder, making.define(name, op_type, sizes, inputs, outputs, reference))
+
+
+def rows(n=3, h=8, fill=1.0, dtype=torch.bfloat16):
+    return torch.full((n, h), fill, dtype=dtype)

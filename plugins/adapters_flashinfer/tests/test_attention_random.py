@@ -1,23 +1,9 @@
 """Any page table, layout and form of cache: a routed call answers what the original does."""
 
+import gqa
 import pytest
 import torch
-from gqa import (
-    DTYPE,
-    HKV,
-    HQ,
-    SIZES,
-    D,
-    agree,
-    decode_name,
-    decode_reference,
-    i32,
-    prefill_reference,
-    ragged_reference,
-    random,
-    routed,
-    workspace,
-)
+from gqa import DTYPE, HKV, HQ, D, i32, random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -72,12 +58,12 @@ def buffers(graph, requests, *names):
 def compare(adapter, name, reference, wrapper, tensors, **attributes):
     """Run with and without a solution; both answer the same."""
     wanted = wrapper.run(*tensors, return_lse=True)
-    with routed(adapter, {name: reference}) as runtime:
+    with gqa.routed(adapter, {name: reference}) as runtime:
         found = wrapper.run(*tensors, return_lse=True)
         only = wrapper.run(*tensors)
     assert runtime.calls == 2
-    agree(found, wanted)
-    agree(only, wanted[0])
+    gqa.agree(found, wanted)
+    gqa.agree(only, wanted[0])
     inputs = runtime.inputs
     assert inputs["q"] is tensors[0]
     assert inputs["sm_scale"] == D**-0.5
@@ -95,15 +81,15 @@ def test_decode(flashinfer, table, layout, form, cores, graph):
     page_size, *table = table
     requests = len(table[2])
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        *(workspace(), layout),
+        *(gqa.workspace(), layout),
         use_tensor_cores=cores,
         **buffers(graph, requests, *(f"{name}fer" for name in PAGED)),
     )
     wrapper.plan(*table, HQ, HKV, D, page_size, q_data_type=DTYPE)
     tensors = random(requests, HQ, D), caches(page_size, layout, form)
-    adapter, name = DecodeAdapter(), decode_name(page_size)
+    adapter, name = DecodeAdapter(), gqa.decode_name(page_size)
     where = {"kv_indptr": "_paged_kv_indptr_buf"}
-    inputs = compare(adapter, name, decode_reference, wrapper, tensors, **where)
+    inputs = compare(adapter, name, gqa.decode_reference, wrapper, tensors, **where)
     of_page_tables(inputs, page_size, table)
 
 
@@ -118,13 +104,13 @@ def test_prefill(flashinfer, table, layout, form, graph, data):
     page_size, *table = table
     rows = offsets([data.draw(st.integers(0, 5)) for _ in table[2]])
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-        workspace(), layout, **buffers(graph, len(table[2]), "qo_indptr_buf", *PAGED)
+        gqa.workspace(), layout, **buffers(graph, len(table[2]), "qo_indptr_buf", *PAGED)
     )
     wrapper.plan(rows, *table, HQ, HKV, D, page_size, causal=True, q_data_type=DTYPE)
     tensors = random(int(rows[-1]), HQ, D), caches(page_size, layout, form)
-    adapter, name = PrefillAdapter(), f"gqa_paged_prefill_causal_{SIZES}_ps{page_size}"
+    adapter, name = PrefillAdapter(), f"gqa_paged_prefill_causal_{gqa.SIZES}_ps{page_size}"
     where = {"kv_indptr": "_paged_kv_indptr_buf", "qo_indptr": "_qo_indptr_buf"}
-    inputs = compare(adapter, name, prefill_reference, wrapper, tensors, **where)
+    inputs = compare(adapter, name, gqa.prefill_reference, wrapper, tensors, **where)
     of_page_tables(inputs, page_size, table)
 
 
@@ -134,12 +120,12 @@ def test_ragged(flashinfer, lengths, layout, extra, graph, data):
     rows = offsets([data.draw(st.integers(0, 5)) for _ in lengths])
     places = offsets(lengths)
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
-        workspace(), layout, **buffers(graph, len(lengths), "qo_indptr_buf", "kv_indptr_buf")
+        gqa.workspace(), layout, **buffers(graph, len(lengths), "qo_indptr_buf", "kv_indptr_buf")
     )
     wrapper.plan(rows, places, HQ, HKV, D, causal=True, q_data_type=DTYPE)
     length = int(places[-1]) + extra
     shape = (length, HKV, D) if layout == "NHD" else (HKV, length, D)
     tensors = random(int(rows[-1]), HQ, D), random(*shape), random(*shape)
-    adapter, name = RaggedAdapter(), f"gqa_ragged_prefill_causal_{SIZES}"
+    adapter, name = RaggedAdapter(), f"gqa_ragged_prefill_causal_{gqa.SIZES}"
     where = {"kv_indptr": "_kv_indptr_buf", "qo_indptr": "_qo_indptr_buf"}
-    compare(adapter, name, ragged_reference, wrapper, tensors, **where)
+    compare(adapter, name, gqa.ragged_reference, wrapper, tensors, **where)

@@ -11,6 +11,7 @@ from making import enabled, rmsnorm
 
 import fib_adapters_flashinfer
 from fib_adapters_flashinfer.templates import read_apis
+from fib_testing import AdapterCase, AdapterConformance
 from flashinfer_bench.apply import enable_apply
 from flashinfer_bench.routing import resolve
 from flashinfer_bench.routing.installation import default
@@ -103,3 +104,27 @@ def test_a_generated_adapter_from_enabling_to_disabling(flashinfer, installed, m
     assert "failed" not in states.values()
     after = everything()
     assert [key for key in before if after.get(key) is not before[key]] == []
+
+
+# ------------------------------------------------------------------------------ conformance
+
+RECORDS = {record.name: record for record in fib_adapters_flashinfer.fib_register_adapters()}
+
+
+def _linear():
+    return [object(), object()], {"bias": object()}
+
+
+def _run_return_lse():
+    """Of a method that has no signature of its own: `run` with this argument filled in."""
+    return [object(), "q", "cache"], {"return_lse": True}
+
+
+@pytest.mark.plugin("flashinfer")
+class TestAdapters(AdapterConformance):
+    @pytest.fixture(params=sorted(RECORDS))
+    def case(self, request):
+        record = RECORDS[request.param]
+        sums = [path for path in record.targets if path.endswith(".run_return_lse")]
+        arguments = {"torch.nn.functional.linear": _linear, **dict.fromkeys(sums, _run_return_lse)}
+        return AdapterCase(record=record, arguments=arguments)

@@ -19,7 +19,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, TypeVar
 
-from fib_adapters_flashinfer.common import expects, nobody, unit_scale, with_lse
+from fib_adapters_flashinfer.common import mismatch, nobody, parse, unit_scale, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
 from fib_adapters_flashinfer.live import TemplatedRoute
 from flashinfer_bench import routing
@@ -71,34 +71,101 @@ _OPTIONS = {
 }
 _SCALES = ("q_scale", "k_scale", "v_scale", "o_scale")
 
-Where = tuple[int, str]
-"""An argument of a plan, by position and by name."""
-
 T = TypeVar("T")
 
 
 # --------------------------------------------------------------------------------------- planning
 
 
-def note_plans(
-    original: Callable[..., Any],
-    plans: PerObject[Any],
-    note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object],
-    refuse: Callable[[Any], object],
-) -> Callable[..., Any]:
-    """Return a ``plan`` wrapper that records each plan.
+class PlannedRoute(TemplatedRoute):
+    """Route for the ``run`` of one class of wrappers, whose plans are recorded.
 
-    Parameters
+    `Understood.rest` is the object that was run, the caller's buffers for the output and for the
+    log-sum-exp values, whether these are returned as well, and a hint for kernel launches.
+
+    Attributes
     ----------
-    original : callable
-        The original plan.
+    owner : str
+        Path of the class.
+    methods : tuple of str
+        Its patched methods.
+    plan_signatures, run_signatures : tuple of str
+        Supported parameters of both; see `common.mismatch`.
     plans : PerObject
-        Data about objects; dropped for an object whose plan cannot be read.
-    note : callable
-        Called with the object and the arguments after a successful plan.
-    refuse : callable
-        Called with the object if its plan raised.
+        Data about planned objects of this process.
     """
+
+    kind = "method"
+    owner: ClassVar[str]
+    methods: ClassVar[tuple[str, ...]] = (*PLANS, *RUNS)
+    plan_signatures: ClassVar[tuple[str, ...]]
+    run_signatures: ClassVar[tuple[str, ...]]
+    plans: ClassVar[PerObject[Any]]
+
+    def supports(self, method: str, original: Callable[..., Any]) -> Optional[str]:
+        """Return why this release of a method is not supported; None if it is."""
+        known = self.plan_signatures if method in PLANS else self.run_signatures
+        if method == "run_return_lse":
+            known = tuple(each.replace("return_lse=False", "return_lse=True") for each in known)
+        return mismatch(original, *known)
+
+    @abstractmethod
+    def note(self, wrapper: Any, arguments: dict[str, Any]) -> None:
+        """Record a plan of an object; called after it has returned."""
+
+    @abstractmethod
+    def refuse(self, wrapper: Any) -> None:
+        """Refuse runs of an object whose plan raised, until it is planned again."""
+
+    def deliver(self, understood: Understood, result: Any) -> Any:
+        """Return the output, or both outputs, in the caller's buffers if there are any."""
+        _wrapper, out, lse, return_lse, _enable_pdl = understood.rest
+        return with_lse(result, out, lse, return_lse)
+
+
+class AttentionAdapter(routing.Adapter):
+    """Wraps the plan and run methods of one class of wrappers.
+
+    Attributes
+    ----------
+    route : PlannedRoute
+        Describes its ``run``.
+    """
+
+    route: ClassVar[PlannedRoute]
+
+    def targets(self) -> Sequence[routing.PatchSpec]:
+        """Return the plans and runs."""
+        route = self.route
+        return [
+            routing.PatchSpec(
+                f"{route.owner}.{name}",
+                "method",
+                name,
+                expects=functools.partial(route.supports, name),
+                definitions=route.definitions,
+            )
+            for name in route.methods
+        ]
+
+    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that records a plan, or routes a run."""
+        if spec.name in PLANS:
+            return _note_plans(orig, self.route)
+        routed = routing.route_calls(self.route, orig)
+        if spec.name == "run":
+            return routed
+
+        @functools.wraps(orig)
+        def run_return_lse(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return routed(self, *args, **{"return_lse": True, **kwargs})
+
+        return run_return_lse
+
+
+def _note_plans(original: Callable[..., Any], route: PlannedRoute) -> Callable[..., Any]:
+    """Return a ``plan`` wrapper that records each plan."""
+    plans, names = route.plans, [*parse(route.plan_signatures[0]).parameters][1:]
 
     @functools.wraps(original)
     def plan(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,43 +173,16 @@ def note_plans(
         try:
             result = original(self, *args, **kwargs)
         except BaseException:
-            refuse(self)
+            route.refuse(self)
             raise
         try:
-            note(self, args, kwargs)
+            route.note(self, {**dict(zip(names, args, strict=False)), **kwargs})
         except _ANYTHING:  # the plan itself succeeded; the run will fail and count the reason
             plans.discard(self)
             logger.debug("could not interpret a plan of %s", type(self).__name__, exc_info=True)
         return result
 
     return plan
-
-
-class Call(NamedTuple):
-    """Data about a call that the route needs to deliver the outputs.
-
-    Attributes
-    ----------
-    wrapper : Any
-        The object that was run.
-    out, lse : torch.Tensor, optional
-        The caller's buffers.
-    return_lse : bool
-        Whether the log-sum-exp values are returned as well.
-    enable_pdl : bool, optional
-        A hint for kernel launches.
-    """
-
-    wrapper: Any
-    out: Optional[torch.Tensor]
-    lse: Optional[torch.Tensor]
-    return_lse: bool
-    enable_pdl: Optional[bool]
-
-    @classmethod
-    def of(cls, fields: tuple[Any, ...]) -> Call:
-        """Return a call with these fields; twice as fast as the constructor."""
-        return tuple.__new__(cls, fields)
 
 
 class Shapes(NamedTuple):
@@ -200,9 +240,7 @@ class Planned:
     total : int, optional
         Number of keys, or pages; None until the device can be queried.
     valid : torch.Tensor, optional
-        The page numbers in use: a view, because buffers may be longer.
-    exact : bool
-        Whether all page numbers are in use.
+        The page numbers in use: a view of `indices` if these are longer.
     shapes : Shapes
         Shapes of the latest call.
     """
@@ -217,18 +255,11 @@ class Planned:
     dtype: Any = None
     total: Optional[int] = None
     valid: Any = None
-    exact: bool = False
     shapes: Shapes = _NO_SHAPES
 
 
 planned: PerObject[Planned] = PerObject()
 """Plans of wrappers for grouped-query attention."""
-
-
-def given(where: Where, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an argument of a plan; None if it is not given."""
-    position, name = where
-    return args[position] if position < len(args) else kwargs.get(name)
 
 
 def on_host(*values: Any) -> bool:
@@ -241,45 +272,28 @@ def on_host(*values: Any) -> bool:
 # -------------------------------------------------------------------------------------- routes
 
 
-class AttentionRoute(TemplatedRoute):
-    """Route for the ``run`` of one class of wrappers.
+class AttentionRoute(PlannedRoute):
+    """Route for the ``run`` of one class of wrappers for grouped-query attention.
 
     Attributes
     ----------
-    owner : str
-        Path of the class.
-    plan_parameters, run_parameters : str
-        Known parameters of both methods, in the form of `signatures.expects`.
-    queries, keys : tuple of (int, str), optional
-        The plan arguments with the offsets of queries, and of keys or pages.
-    places : tuple, optional
-        The plan arguments with the used slots on last pages, and the page size.
+    queries, keys : str
+        The plan arguments with the offsets of queries, and of keys or pages. Plans for decode have
+        no queries.
+    last_page_len : str
+        The plan argument with the used slots on last pages; empty if they are not needed.
     key_buffer, index_buffer, length_buffer : str
         Attributes that contain, after a plan, the offsets of keys or pages, the page numbers, and
         the used slots on last pages; empty if the class has no pages.
     """
 
-    kind = "method"
-    owner: ClassVar[str]
-    plan_parameters: ClassVar[str]
-    run_parameters: ClassVar[str]
-    queries: ClassVar[Optional[Where]] = None
-    keys: ClassVar[Where]
-    places: ClassVar[Optional[tuple[Where, Where]]] = None
+    plans = planned
+    queries: ClassVar[str] = ""
+    keys: ClassVar[str]
+    last_page_len: ClassVar[str] = ""
     key_buffer: ClassVar[str]
     index_buffer: ClassVar[str] = ""
     length_buffer: ClassVar[str] = ""
-
-    def expects(self, original: Callable[..., Any]) -> Optional[str]:
-        """Return why this release of ``run`` is not supported; None if it is."""
-        return self.supports("run", original)
-
-    def supports(self, method: str, original: Callable[..., Any]) -> Optional[str]:
-        """Return why this release of a method is not supported; None if it is."""
-        known = self.plan_parameters if method in PLANS else self.run_parameters
-        if method == "run_return_lse":
-            known = known.replace("return_lse=False", "return_lse=True")
-        return expects(known)(original)
 
     # ----------------------------------------------------------------------- hooks for subclasses
 
@@ -310,23 +324,21 @@ class AttentionRoute(TemplatedRoute):
 
     # ------------------------------------------------------------------------------ planning
 
-    def note(self, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the arguments of a plan; called after it has returned."""
+    def note(self, wrapper: Any, arguments: dict[str, Any]) -> None:
+        """Record the arguments of a plan."""
         plan = planned.keep(wrapper, self._fresh(wrapper))
-        keys = given(self.keys, args, kwargs)
+        keys = arguments[self.keys]
+        queries: Any = arguments.get(self.queries)
+        last: Any = arguments.get(self.last_page_len, keys)
         if on_host(keys) and keys.numel():
             plan.total = int(keys[-1])
-        if self.queries is None:
-            return
-        queries = given(self.queries, args, kwargs)
         if on_host(queries) and queries.numel():
             plan.queries = int(queries[-1])
-        last, size = (given(each, args, kwargs) for each in self.places or (self.keys,) * 2)
         if on_host(queries, keys, last):
             asked, lengths = queries.diff(), keys.diff()
             some = lengths > 0
-            if self.places:
-                lengths = (lengths - 1) * size + last
+            if self.last_page_len:
+                lengths = (lengths - 1) * arguments["page_size"] + last
             plan.starved = bool((some & (asked > lengths)).any())
 
     def refuse(self, wrapper: Any) -> None:
@@ -403,17 +415,15 @@ class AttentionRoute(TemplatedRoute):
 
         Must not be called while a CUDA graph is captured.
         """
-        total = plan.total
-        if total is None:
-            total = plan.total = int(plan.keys[-1].item())
+        if plan.total is None:
+            plan.total = int(plan.keys[-1].item())
         if plan.indices is None:
             return
         available = plan.indices.shape[0]
-        if total > available:
+        if plan.total > available:
             plan.refusal = "plan without its pages"
-            return
-        plan.valid = plan.indices if total == available else plan.indices[:total]
-        plan.exact = total == available
+        else:
+            plan.valid = plan.indices if plan.total == available else plan.indices[: plan.total]
 
     def pages(self, plan: Planned) -> Any:
         """Return the page numbers of a plan that are in use.
@@ -467,18 +477,13 @@ class AttentionRoute(TemplatedRoute):
 
         The page table comes from the plan: the original reads no other.
         """
-        call: Call = understood.rest
+        wrapper, _out, _lse, _return_lse, enable_pdl = understood.rest
         q, *keys = inputs[:3]
-        if call.wrapper._kv_layout == "HND":
+        if wrapper._kv_layout == "HND":
             heads = 1 if self.index_buffer else 0
             keys = [each.transpose(heads, heads + 1) for each in keys]
         tensors = (tuple(keys),) if self.index_buffer else keys
-        return original(call.wrapper, q, *tensors, return_lse=True, enable_pdl=call.enable_pdl)
-
-    def deliver(self, understood: Understood, result: Any) -> Any:
-        """Return the output, or both outputs, in the caller's buffers if there are any."""
-        call: Call = understood.rest
-        return with_lse(result, call.out, call.lse, call.return_lse)
+        return original(wrapper, q, *tensors, return_lse=True, enable_pdl=enable_pdl)
 
 
 # ------------------------------------------------------------------------------------ refusals
@@ -565,55 +570,9 @@ def scale_of(wrapper: Any, shapes: Shapes) -> float:
     scale = wrapper._sm_scale
     if scale is None:
         return shapes.sm_scale
-    if type(scale) is float:
-        return scale
     if not isinstance(scale, (int, float)):
         raise UnroutableError("sm_scale is not a number")
     return float(scale)
-
-
-# ----------------------------------------------------------------------------------- adapter
-
-
-class AttentionAdapter(routing.RouteAdapter):
-    """Wraps the plan and run methods of one class of wrappers.
-
-    Attributes
-    ----------
-    route : AttentionRoute
-        Describes its ``run``.
-    """
-
-    route: ClassVar[AttentionRoute]
-
-    def targets(self) -> Sequence[routing.PatchSpec]:
-        """Return both plans and both runs."""
-        route = self.route
-        return [
-            routing.PatchSpec(
-                f"{route.owner}.{name}",
-                "method",
-                name,
-                ctx_key=route.owner,
-                expects=functools.partial(route.supports, name),
-                definitions=route.definitions,
-            )
-            for name in (*PLANS, *RUNS)
-        ]
-
-    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that records a plan, or routes a run."""
-        if spec.name in PLANS:
-            return note_plans(orig, planned, self.route.note, self.route.refuse)
-        routed = routing.route_calls(self.route, orig)
-        if spec.name == "run":
-            return routed
-
-        @functools.wraps(orig)
-        def run_return_lse(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return routed(self, *args, **{"return_lse": True, **kwargs})
-
-        return run_return_lse
 
 
 # -------------------------------------------------------------------------------------- views
@@ -632,15 +591,11 @@ class AttentionAdapter(routing.RouteAdapter):
 _MOST = 1024
 
 
-class Views:
-    """A cache of views of tensors."""
-
-    def __init__(self) -> None:
-        # Also contains weak references, without callbacks, to tensors that were seen once.
-        self._kept: dict[int, tuple[Any, ...]] = {}
+class Views(PerObject[Optional[tuple[Any, ...]]]):
+    """A cache of views of tensors; None for a tensor that was seen once."""
 
     def __len__(self) -> int:
-        return sum(len(each) > 1 for each in list(self._kept.values()))
+        return sum(views is not None for _, views in list(self._known.values()))
 
     def of(self, tensor: torch.Tensor, make: Callable[[torch.Tensor], T]) -> T:
         """Return ``make(tensor)``, or the views of an earlier call if they are still valid.
@@ -655,12 +610,15 @@ class Views:
             views made by another function are not reused. Only one function's views are kept per
             tensor.
         """
-        kept = self._kept.get(id(tensor))
-        if kept is None or kept[0]() is not tensor:
-            self._see(tensor)
+        known = self._known.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            # Without a callback: many callers make a new object for each call.
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[id(tensor)] = (weakref.ref(tensor), None)
             return make(tensor)
-        if len(kept) > 1:
-            _, was, address, dtype, shape, strides, views = kept
+        if known[1] is not None:
+            was, address, dtype, shape, strides, views = known[1]
             if (
                 was is make
                 and tensor.data_ptr() == address
@@ -671,34 +629,22 @@ class Views:
             ):
                 found: T = views
                 return found
-        return self._keep(tensor, make)
+        return self._made(tensor, make)
 
-    def _see(self, tensor: torch.Tensor) -> None:
-        """Record that a tensor was seen: many callers make a new object for each call."""
-        if len(self._kept) >= _MOST:
-            self._kept.clear()
-        self._kept[id(tensor)] = (weakref.ref(tensor),)
-
-    def _keep(self, tensor: torch.Tensor, make: Callable[[torch.Tensor], T]) -> T:
+    def _made(self, tensor: torch.Tensor, make: Callable[[torch.Tensor], T]) -> T:
+        """Make the views of a tensor, and keep them if they cannot outlive their validity."""
         import torch
 
-        if type(tensor) is not torch.Tensor or tensor.requires_grad:
-            return make(tensor)
+        plain = type(tensor) is torch.Tensor and not tensor.requires_grad
         try:
-            address = tensor.data_ptr()
+            address = tensor.data_ptr() if plain else 0
         except RuntimeError:  # it has no memory: a placeholder in a transform
-            return make(tensor)
+            address = 0
         if not address:
             return make(tensor)
         views = make(tensor.detach())
-        kept, key = self._kept, id(tensor)
-
-        def forget(gone: Any) -> None:
-            if (found := kept.get(key)) is not None and found[0] is gone:
-                kept.pop(key, None)
-
         about = (address, tensor.dtype, tensor.shape, tensor.stride())
-        kept[key] = (weakref.ref(tensor, forget), make, *about, views)
+        self.keep(tensor, (make, *about, views))
         return views
 
 
@@ -855,14 +801,14 @@ class PagedRoute(AttentionRoute):
         shapes = self.shapes(wrapper, plan, q, k, v)
         if out is not None or lse is not None:
             refuse_buffers(out, lse, shapes.out, q)
-        pages = plan.indices if plan.exact else self.pages(plan)
+        pages = plan.indices if plan.valid is plan.indices else self.pages(plan)
         scale, last = scale_of(wrapper, shapes), shapes.last_page_len
         return Understood(
             shapes.name,
             (q, k, v, wrapper._qo_indptr_buf, plan.keys, pages, scale, last)
             if self.causal
             else (q, k, v, plan.keys, pages, scale, last),
-            Call.of((wrapper, out, lse, return_lse, enable_pdl)),
+            (wrapper, out, lse, return_lse, enable_pdl),
         )
 
 
@@ -874,16 +820,16 @@ class DecodeRoute(PagedRoute):
     parameters = routing.signature_of(
         "q", "k_cache", "v_cache", "kv_indptr", "kv_indices", "sm_scale", kv_last_page_len=None
     )
-    plan_parameters = (
-        "self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size"
+    plan_signatures = (
+        "self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size",
     )
-    run_parameters = (
+    run_signatures = (
         "self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, "
-        "lse=None, return_lse=False, enable_pdl=None, window_left=None, sinks=None"
+        "lse=None, return_lse=False, enable_pdl=None, window_left=None, sinks=None",
     )
     definitions = ("gqa_paged_decode_h*",)
     prefixes = ("gqa_paged_decode",)
-    keys = (0, "indptr")
+    keys = "indptr"
 
     def refusal(self, wrapper: Any) -> Optional[str]:
         """Return why a plan matches no definition: each request must have one query."""
@@ -906,22 +852,22 @@ class PrefillRoute(PagedRoute):
         *("q", "k_cache", "v_cache", "qo_indptr", "kv_indptr", "kv_indices", "sm_scale"),
         kv_last_page_len=None,
     )
-    plan_parameters = (
+    plan_signatures = (
         "self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, "
-        "num_kv_heads, head_dim_qk, page_size"
+        "num_kv_heads, head_dim_qk, page_size",
     )
-    run_parameters = (
+    run_signatures = (
         "self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, "
         "lse=None, return_lse=False, lse_base='log2', lse_layout='NH', enable_pdl=None, "
-        "window_left=None, sinks=None"
+        "window_left=None, sinks=None",
     )
     definitions = ("gqa_paged_prefill_causal_h*", "gqa_paged_prefill_h*")
     # The second is the name in FlashInfer's own traces, which is causal as well.
     prefixes = ("gqa_paged_prefill_causal", "gqa_paged_prefill")
     causal = True
-    queries = (0, "qo_indptr")
-    keys = (1, "paged_kv_indptr")
-    places = ((3, "paged_kv_last_page_len"), (7, "page_size"))
+    queries = "qo_indptr"
+    keys = "paged_kv_indptr"
+    last_page_len = "paged_kv_last_page_len"
 
 
 # ---------------------------------------------------------------------------------------- rows
@@ -937,10 +883,10 @@ class RaggedRoute(AttentionRoute):
     owner = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
     label = f"{owner}.run"
     parameters = routing.signature_of("q", "k", "v", "qo_indptr", "kv_indptr", "sm_scale")
-    plan_parameters = "self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk"
-    run_parameters = (
+    plan_signatures = ("self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk",)
+    run_signatures = (
         "self, q, k, v, *args, q_scale=None, k_scale=None, v_scale=None, o_scale=None, out=None, "
-        "lse=None, return_lse=False, lse_base='log2', lse_layout='NH', enable_pdl=None"
+        "lse=None, return_lse=False, lse_base='log2', lse_layout='NH', enable_pdl=None",
     )
     definitions = (
         "gqa_ragged_prefill_causal_h*",
@@ -948,8 +894,8 @@ class RaggedRoute(AttentionRoute):
         "mla_ragged_prefill_causal_h*",
     )
     untemplated = ("mla_*",)
-    queries = (0, "qo_indptr")
-    keys = (1, "kv_indptr")
+    queries = "qo_indptr"
+    keys = "kv_indptr"
     key_buffer = "_kv_indptr_buf"
 
     def refusal(self, wrapper: Any) -> Optional[str]:
@@ -1006,7 +952,7 @@ class RaggedRoute(AttentionRoute):
         return Understood(
             shapes.name,
             (q, k, v, wrapper._qo_indptr_buf, plan.keys, scale_of(wrapper, shapes)),
-            Call.of((wrapper, out, lse, return_lse, enable_pdl)),
+            (wrapper, out, lse, return_lse, enable_pdl),
         )
 
     def _rows(

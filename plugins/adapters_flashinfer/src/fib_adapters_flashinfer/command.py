@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
-import importlib.util
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +24,8 @@ from flashinfer_bench.routing.installation import WRONG, Chosen
 from flashinfer_bench.routing.patch_manager import NotPatchedError, PatchStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flashinfer_bench.plugins import Catalog
 
 COLUMNS = (
@@ -124,18 +126,15 @@ def survey(catalog: Catalog, *, check: bool = False) -> list[PatchStatus]:
 
 def _require(library: str, *, import_it: bool) -> None:
     """Raise if a library is not available."""
-    reason = f"{library} is not installed"
+    found, reason = None, f"{library} is not installed"
+    look_up: Callable[[str], object] = importlib.import_module if import_it else find_spec
     try:
-        if import_it:
-            importlib.import_module(library)
-        elif importlib.util.find_spec(library) is None:
-            raise NotPatchedError("missing", reason)
-    except NotPatchedError:
-        raise
+        found = look_up(library)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a library may raise anything
         if not (isinstance(error, ModuleNotFoundError) and error.name == library):
             reason = f"{library} cannot be imported: {patch_manager.told(error)}"
-        raise NotPatchedError("missing", reason) from None
+    if found is None:
+        raise NotPatchedError("missing", reason)
 
 
 def _dated(status: PatchStatus) -> PatchStatus:

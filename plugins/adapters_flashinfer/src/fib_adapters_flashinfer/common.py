@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NUMBERS = (float, int, bool)
 _MOST_NAMES = 1024  # names are derived from shapes, whose number is unlimited
 
 
@@ -40,12 +39,10 @@ def unit_scale(value: Any) -> bool:
     """
     if value is None:
         return True
-    if type(value) in _NUMBERS:
-        return bool(value == 1.0)
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return value.device.type == "cpu" and value.numel() == 1 and value.item() == 1.0
+    if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.numel() != 1):
+        return False
     return bool(value == 1.0)
 
 
@@ -184,33 +181,25 @@ def _said(parameter: Parameter) -> str:
     return "none" if parameter.default is Parameter.empty else repr(parameter.default)
 
 
-def expects(*known: str) -> Callable[[Callable[..., Any]], Optional[str]]:
-    """Return a function that checks whether an original is supported.
+def mismatch(original: Callable[..., Any], *known: str) -> Optional[str]:
+    """Return why an original is not supported, or None if it is.
 
     Parameters
     ----------
+    original : callable
+        The original.
     *known : str
         Supported signatures, each as source code of its parameters; see `difference`. One match is
         sufficient. Those of methods start with ``self``.
-
-    Returns
-    -------
-    callable
-        Takes the original; returns None, or a reason that starts with "version mismatch".
     """
-    wanted = tuple(parse(parameters) for parameters in known)
-
-    def problem(original: Callable[..., Any]) -> Optional[str]:
-        require_free(original)
-        try:
-            found = inspect.signature(original)
-        except (TypeError, ValueError) as error:
-            return f"version mismatch: its signature cannot be read ({error})"
-        problems = [difference(each, found) for each in wanted]
-        # Releases are listed from old to new; an unknown one is probably newer than all of them.
-        return None if None in problems else f"version mismatch: {problems[-1]}"
-
-    return problem
+    require_free(original)
+    try:
+        found = inspect.signature(original)
+    except (TypeError, ValueError) as error:
+        return f"version mismatch: its signature cannot be read ({error})"
+    problems = [difference(parse(parameters), found) for parameters in known]
+    # Releases are listed from old to new; an unknown one is probably newer than all of them.
+    return None if None in problems else f"version mismatch: {problems[-1]}"
 
 
 # ---------------------------------------------------------------------------------- epsilons

@@ -36,14 +36,10 @@ class ArgBinder:
         self._signature = inspect.signature(fn)
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def from_callable(cls, fn: Callable[..., Any]) -> ArgBinder:
         """Return the binder of a function, from the cache if possible."""
-        try:
-            return _binder(fn) if cls is ArgBinder else cls(fn)
-        except TypeError:
-            if not callable(fn):
-                raise
-            return cls(fn)  # unhashable
+        return cls(fn)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return all arguments by name.
@@ -74,11 +70,6 @@ class ArgBinder:
             if parameter.kind is parameter.VAR_KEYWORD:
                 named = {**named.pop(name), **named}
         return named
-
-
-@lru_cache(maxsize=1024)
-def _binder(fn: Callable[..., Any]) -> ArgBinder:
-    return ArgBinder(fn)
 
 
 class PerObject(Generic[T]):
@@ -129,16 +120,10 @@ class ContextStore(PerObject["dict[str, Any]"]):
 
     def get(self, inst: object) -> dict[str, Any]:
         """Return the dict of an object: the same one each time, initially empty."""
-        known = self.find(inst)
-        if known is not None:
-            return known
         try:
             made = self._entry(inst, {})
         except TypeError:
             return {}
-        # No lock, because a finalizer or a forked child could wait for it forever. If several
-        # threads race, the first entry wins, unless it belongs to a dead object.
-        found = self._known.setdefault(id(inst), made)
-        if found[0]() is not inst:
-            found = self._known[id(inst)] = made
-        return found[1]
+        # If several threads race, the first entry wins. No lock, because a finalizer or a forked
+        # child could wait for it forever.
+        return self._known.setdefault(id(inst), made)[1]

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     import torch
 
-_DEVICES = ("cuda", "cpu")
-
 
 def as_matrix(rows: torch.Tensor) -> torch.Tensor:
     """Return a view of a tensor with its leading dimensions merged.
@@ -99,7 +97,7 @@ def _require_plain(input: torch.Tensor, weight: torch.Tensor) -> None:
     if input.layout is not strided or weight.layout is not strided:
         raise UnroutableError("kind of tensor")
     device = input.device
-    if device != weight.device or device.type not in _DEVICES:
+    if device != weight.device or device.type not in ("cuda", "cpu"):
         raise UnroutableError("device")
     if torch.is_grad_enabled() and (input.requires_grad or weight.requires_grad):
         raise UnroutableError("gradient")

@@ -27,9 +27,7 @@ NO_TEMPLATES = "it has no trace template; FlashInfer has had them since 0.6.10"
 """Reason why earlier releases allow neither deriving a definition nor routing a function."""
 
 # Required by calls, but missing in templates: the used slots on the last page of each request.
-_FURTHER = {"kv_last_page_len": ("batch_size",)}
-_BEFORE = "sm_scale"  # as in the public dataset
-_FLAGS = frozenset({"return_lse"})
+_LAST_PAGE = "kv_last_page_len"
 _SCALARS = {bool: "bool", int: "int64", float: "float32"}
 
 
@@ -55,7 +53,7 @@ class TemplatedRoute(routing.Route):
         if problem := self.lacks(understood.name):
             raise ConfigError(problem)
         given = dict(zip(self.parameters.parameters, understood.inputs, strict=True))
-        return make(understood.name, self.label, self._templates()[0], given, flags=_FLAGS)
+        return make(understood.name, self.label, self._templates()[0], given, flags=("return_lse",))
 
     def _templates(self) -> tuple[Any, ...]:
         from fib_adapters_flashinfer.templates import read_apis
@@ -114,10 +112,10 @@ def make(
     values = {**{called.get(key, key): value for key, value in given.items()}, **(arguments or {})}
     for key in _ordered(template, given):
         spec, value = template.inputs.get(key), given.get(key)
-        axes = _FURTHER[key] if spec is None else getattr(spec, "dim_names", None)
+        axes = ("batch_size",) if spec is None else getattr(spec, "dim_names", None)
         entry: dict[str, Any] = {"shape": axes and [*axes]}
         if isinstance(value, torch.Tensor):
-            entry = {"shape": _shape(key, value, axes or (), sizes, template)}
+            entry = {"shape": _shape(key, value, axes or (), sizes)}
             entry["dtype"] = _dtype(value.dtype, f"input '{key}'")
         elif type(value) in _SCALARS and axes is None and key not in flags:
             declared = str(spec.dtype)
@@ -165,14 +163,14 @@ def make(
 def _ordered(template: Any, given: Mapping[str, Any]) -> list[str]:
     """Return the inputs of a template, including those required only by calls."""
     keys = [*template.inputs]
-    for key in _FURTHER:
-        if key not in keys and given.get(key) is not None:
-            keys.insert(keys.index(_BEFORE) if _BEFORE in keys else len(keys), key)
+    if _LAST_PAGE not in keys and given.get(_LAST_PAGE) is not None:
+        # Before the scale, as in the public dataset.
+        keys.insert(keys.index("sm_scale") if "sm_scale" in keys else len(keys), _LAST_PAGE)
     return keys
 
 
 def _shape(
-    key: str, value: torch.Tensor, axes: Collection[str], sizes: dict[str, int], template: Any
+    key: str, value: torch.Tensor, axes: Collection[str], sizes: dict[str, int]
 ) -> list[str]:
     """Return the axes of a tensor, and record their sizes."""
     if value.dim() == 0:

@@ -17,57 +17,30 @@ Runs of such wrappers are therefore not routed.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from fib_adapters_flashinfer.attention import (
     FAILED,
-    Call,
-    note_plans,
+    AttentionAdapter,
+    PlannedRoute,
     on_host,
     refuse_buffers,
 )
-from fib_adapters_flashinfer.common import expects, with_lse
 from fib_adapters_flashinfer.helpers import PerObject
-from fib_adapters_flashinfer.live import TemplatedRoute
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError, is_capturing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     import torch
 
-
-WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
-DEFINITIONS = ("mla_paged_decode_h*", "mla_paged_prefill_causal_h*")
-
-_RUN = ("q_nope", "q_pe", "ckv_cache", "kpe_cache")
-
-_RUN_SIGNATURES = (
-    "self, q_nope, q_pe, ckv_cache, kpe_cache, out=None, lse=None, return_lse=False, "
-    "profiler_buffer=None, kv_len=None, page_table=None",
-    "self, q_nope=None, q_pe=None, ckv_cache=None, kpe_cache=None, out=None, lse=None, "
-    "return_lse=False, profiler_buffer=None, kv_len=None, page_table=None, "
-    "return_lse_base_on_e=False, o_scale=None, *, query=None, kv_cache=None",
-)
-_PLAN_SIGNATURES = (
-    "self, qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe, "
-    "page_size, causal, sm_scale, q_data_type, kv_data_type, use_profiler=False",
-    "self, qo_indptr=None, kv_indptr=None, kv_indices=None, kv_len_arr=None, num_heads=None, "
-    "head_dim_ckv=None, head_dim_kpe=None, page_size=None, causal=None, sm_scale=None, "
-    "q_data_type=None, kv_data_type=None, use_profiler=False, *, metadata=None",
-)
+    Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 ARRAYS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
 """Arguments of a plan. The wrapper keeps each in a buffer, such as ``_qo_indptr_buf``."""
 
-FORM = "form of queries or keys"
-"""Reason: an unknown form, possibly of a future release."""
-
-REPLACED = "plan replaced by the caller"
-"""Reason: the wrapper's buffers may belong to an earlier plan."""
-
-LSE_ANY, LSE_NEVER, LSE_ALWAYS = "any", "never", "always"
+_FORM = "form of queries or keys"  # possibly of a future release
 
 
 class Host(NamedTuple):
@@ -89,17 +62,14 @@ class Host(NamedTuple):
     total_pages: int
 
 
-def read_host(
-    qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, kv_lens: torch.Tensor, page_size: int
-) -> Host:
+def read_host(arrays: Arrays, page_size: int) -> Host:
     """Determine the properties of a plan from its arrays.
 
     Parameters
     ----------
-    qo_indptr, kv_indptr : torch.Tensor
-        int32[batch_size + 1]. Offsets of queries in tokens, of keys in pages.
-    kv_lens : torch.Tensor
-        int32[batch_size]. Number of keys of each request, in tokens.
+    arrays : tuple of torch.Tensor
+        Offsets of queries in tokens and of keys in pages, int32[batch_size + 1] each, and the
+        number of keys of each request in tokens, int32[batch_size].
     page_size : int
         Tokens per page.
 
@@ -108,7 +78,7 @@ def read_host(
     Host
         A prefill may still turn out not to be causal.
     """
-    queries, pages, lens = (each.tolist() for each in _fetched(qo_indptr, kv_indptr, kv_lens))
+    queries, pages, lens = (each.tolist() for each in _fetched(*arrays))
     if len(queries) != len(lens) + 1 or len(pages) != len(lens) + 1:
         return Host("", "padded plan", 0, 0)
     total = Host("", None, queries[-1], pages[-1])
@@ -161,7 +131,7 @@ class Plan:
         The most recent shapes, and the name of their definition.
     """
 
-    def __init__(self, wrapper: Any, host: Optional[Host]) -> None:
+    def __init__(self, wrapper: Any, arrays: Optional[Arrays] = None) -> None:
         owner = owner_of(wrapper)
         buffers: list[Any] = [getattr(owner, f"_{name}_buf", None) for name in ARRAYS]
         if any(buffer is None for buffer in buffers):
@@ -170,7 +140,7 @@ class Plan:
         self.info = owner._plan_info
         self.page_size: int = owner._page_size
         self.dtype: Optional[torch.dtype] = getattr(owner, "_q_data_type", None)
-        self.host = host or read_host(qo_indptr, kv_indptr, kv_len_arr, self.page_size)
+        self.host = read_host(arrays or (qo_indptr, kv_indptr, kv_len_arr), self.page_size)
         self.static = bool(owner._use_cuda_graph)
         self.packed, self.lse, problem = _contract_of(wrapper)
         used = "profiler" if owner._use_profiler else None
@@ -181,21 +151,18 @@ class Plan:
         self._last: Optional[torch.Tensor] = None
         if not self.static:
             self.qo_indptr, self.kv_indptr = qo_indptr.clone(), kv_indptr.clone()
-            self._last = self._last_page_len()
+            self._last = self.last_page_len()
         self.known: tuple[Any, str] = (None, "")
-
-    def _last_page_len(self) -> Optional[torch.Tensor]:
-        if self.page_size == 1:
-            return None
-        last: torch.Tensor = (self.kv_len_arr - 1) % self.page_size + 1
-        return last
 
     def last_page_len(self) -> Optional[torch.Tensor]:
         """Return the tokens on each last page, int32[batch_size]; None if pages hold one token.
 
         For CUDA graphs it is computed in each run, so that replays compute it again.
         """
-        return self._last_page_len() if self.static else self._last
+        if self.page_size == 1 or self._last is not None:
+            return self._last
+        last: torch.Tensor = (self.kv_len_arr - 1) % self.page_size + 1
+        return last
 
     def indices(self) -> torch.Tensor:
         """Return the pages, int32[num_kv_indices]; the whole buffer while a graph is captured."""
@@ -235,33 +202,33 @@ def owner_of(wrapper: Any) -> Any:
     return getattr(wrapper, "_planned_backend", None) or wrapper
 
 
-def _contract_of(wrapper: Any) -> tuple[tuple[bool, bool], str, Optional[str]]:
+def _contract_of(wrapper: Any) -> tuple[tuple[bool, bool], Optional[bool], Optional[str]]:
     """Return the requirements of a plan for its runs, as recorded by later releases.
 
     Returns
     -------
     packed : tuple of bool
         Whether queries, and whether keys, must be one tensor each.
-    lse : str
-        Whether runs may, must or must not request log-sum-exp values.
+    lse : bool, optional
+        Whether runs must or must not request log-sum-exp values; None if they may.
     problem : str, optional
         A property that no definition has.
     """
     contract = getattr(wrapper, "_input_contract", None)
     if contract is None:
-        return (False, False), LSE_ANY, None
+        return (False, False), None, None
     packed = (contract.query_layout == "packed", contract.kv_cache_layout == "packed")
     plain = contract.output_scale == "none" and contract.scale_mode == "default"
     if not plain or contract.skip_softmax or contract.use_sinks:
-        return packed, LSE_ANY, "scales, sinks or skipped softmax"
+        return packed, None, "scales, sinks or skipped softmax"
     if contract.output_dtype != wrapper._q_data_type:
-        return packed, LSE_ANY, "output dtype"
+        return packed, None, "output dtype"
     if contract.lse_mode == "basee":
-        return packed, LSE_ANY, "sums to the base e"
+        return packed, None, "sums to the base e"
     if contract.lse_mode == "base2":
-        return packed, LSE_ALWAYS, None
+        return packed, True, None
     free = wrapper._legacy_flat_csr_plan and not any(packed)
-    return packed, LSE_ANY if free else LSE_NEVER, None
+    return packed, None if free else False, None
 
 
 class Refused(NamedTuple):
@@ -285,50 +252,65 @@ def plan_of(wrapper: Any) -> Plan:
         FlashInfer; or if its runs match no definition.
     """
     if "plan" in vars(wrapper):
-        raise UnroutableError(REPLACED)
+        # The wrapper's buffers may belong to an earlier plan.
+        raise UnroutableError("plan replaced by the caller")
     plan, info = plans.find(wrapper), getattr(owner_of(wrapper), "_plan_info", None)
     if plan is None or plan.info is not info:
         if info is None:
             raise UnroutableError("not planned")
         if is_capturing():
             raise UnroutableError("plan not seen before the capture")
-        plan = plans.keep(wrapper, Plan(wrapper, None))
+        plan = plans.keep(wrapper, Plan(wrapper))
     if plan.problem is not None or isinstance(plan, Refused):
         raise UnroutableError(plan.problem or FAILED)
     return plan
 
 
-def _note(wrapper: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Read a plan from its arguments, if they are on the host and need no transfer."""
-    given = {**dict(zip(ARRAYS, args, strict=False)), **kwargs}
-    metadata = given.get("metadata")
-    if metadata is not None:
-        given = {key: getattr(metadata, key) for key in ARRAYS}
-    queries, pages, lens = (given[key] for key in ("qo_indptr", "kv_indptr", "kv_len_arr"))
-    if on_host(queries, pages, lens):
-        host = read_host(queries, pages, lens, owner_of(wrapper)._page_size)
-        plans.keep(wrapper, Plan(wrapper, host))
-    elif not is_capturing():
-        plans.keep(wrapper, Plan(wrapper, None))
-
-
-def _refuse(wrapper: Any) -> None:
-    info = getattr(owner_of(wrapper), "_plan_info", None)
-    plans.keep(wrapper, Refused(info))
-
-
 # --------------------------------------------------------------------------------------- runs
 
 
-class MLARun(TemplatedRoute):
+class MLARun(PlannedRoute):
     """Runs of ``BatchMLAPagedAttentionWrapper``."""
 
-    label = f"{WRAPPER}.run"
-    parameters = routing.signature_of(
-        *_RUN, "kv_indptr", "kv_indices", "sm_scale", qo_indptr=None, kv_last_page_len=None
+    owner = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
+    label = f"{owner}.run"
+    methods = ("run", "plan")
+    plan_signatures = (
+        "self, qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, "
+        "head_dim_kpe, page_size, causal, sm_scale, q_data_type, kv_data_type, use_profiler=False",
+        "self, qo_indptr=None, kv_indptr=None, kv_indices=None, kv_len_arr=None, num_heads=None, "
+        "head_dim_ckv=None, head_dim_kpe=None, page_size=None, causal=None, sm_scale=None, "
+        "q_data_type=None, kv_data_type=None, use_profiler=False, *, metadata=None",
     )
-    definitions = DEFINITIONS
+    run_signatures = (
+        "self, q_nope, q_pe, ckv_cache, kpe_cache, out=None, lse=None, return_lse=False, "
+        "profiler_buffer=None, kv_len=None, page_table=None",
+        "self, q_nope=None, q_pe=None, ckv_cache=None, kpe_cache=None, out=None, lse=None, "
+        "return_lse=False, profiler_buffer=None, kv_len=None, page_table=None, "
+        "return_lse_base_on_e=False, o_scale=None, *, query=None, kv_cache=None",
+    )
+    plans = plans
+    parameters = routing.signature_of(
+        *("q_nope", "q_pe", "ckv_cache", "kpe_cache", "kv_indptr", "kv_indices", "sm_scale"),
+        qo_indptr=None,
+        kv_last_page_len=None,
+    )
+    definitions = ("mla_paged_decode_h*", "mla_paged_prefill_causal_h*")
     untemplated = ("mla_paged_prefill*",)
+
+    def note(self, wrapper: Any, arguments: dict[str, Any]) -> None:
+        """Read a plan, from its arguments because these may be on the host."""
+        given = arguments.get("metadata")
+        named = arguments if given is None else {name: getattr(given, name) for name in ARRAYS}
+        arrays = named["qo_indptr"], named["kv_indptr"], named["kv_len_arr"]
+        readable = on_host(*arrays)
+        if readable or not is_capturing():
+            plans.keep(wrapper, Plan(wrapper, arrays if readable else None))
+
+    def refuse(self, wrapper: Any) -> None:
+        """Refuse runs of an object until it is planned again."""
+        info = getattr(owner_of(wrapper), "_plan_info", None)
+        plans.keep(wrapper, Refused(info))
 
     def understand(
         self,
@@ -364,7 +346,7 @@ class MLARun(TemplatedRoute):
             raise UnroutableError("not causal")
         name = plan.name(q_nope, q_pe, ckv_cache, kpe_cache)
         wanted = bool(return_lse) or lse is not None
-        if plan.lse is not LSE_ANY and wanted is not (plan.lse is LSE_ALWAYS):
+        if plan.lse is not None and wanted is not plan.lse:
             raise UnroutableError("sums differ from the plan")
         if out is not None or lse is not None:
             refuse_buffers(out, lse, q_nope.shape, q_nope)
@@ -373,18 +355,13 @@ class MLARun(TemplatedRoute):
             *(q_nope, q_pe, ckv_cache, kpe_cache, plan.kv_indptr, plan.indices()),
             *(owner._sm_scale, offsets, plan.last_page_len()),
         )
-        return Understood(name, inputs, Call(wrapper, out, lse, bool(return_lse), None))
-
-    def deliver(self, understood: Understood, result: Any) -> Any:
-        """Return the output, and the log-sum-exp if requested; fill the caller's buffers."""
-        call: Call = understood.rest
-        return with_lse(result, call.out, call.lse, call.return_lse)
+        return Understood(name, inputs, (wrapper, out, lse, bool(return_lse), None))
 
     def outputs(
         self, original: Callable[..., Any], understood: Understood, inputs: tuple[Any, ...]
     ) -> Any:
         """Let the wrapper compute both outputs into new tensors."""
-        wrapper = understood.rest.wrapper
+        wrapper = understood.rest[0]
         owner = owner_of(wrapper)
         if owner is wrapper:
             return original(wrapper, *inputs[:4], return_lse=True)
@@ -397,10 +374,6 @@ class MLARun(TemplatedRoute):
             return_lse_base_on_e=False,
             **nothing,
         )
-
-    def expects(self, original: Callable[..., Any]) -> Optional[str]:
-        """Return how the parameters of ``run`` differ from supported ones; None if they match."""
-        return expects(*_RUN_SIGNATURES)(original)
 
 
 _BACKEND_OPTIONS = (
@@ -430,7 +403,7 @@ def _pair(
 
     if both is not None:
         if first is not None or second is not None:
-            raise UnroutableError(FORM)
+            raise UnroutableError(_FORM)
         if type(both) is tuple:  # in both forms, the second is redundant
             whole = [each for each in both if isinstance(each, torch.Tensor)]
             both = whole[0] if len(whole) == 1 else both
@@ -439,29 +412,17 @@ def _pair(
             return both[..., :width], both[..., width:]
         first, second = both if type(both) is tuple and len(both) == 2 else (None, None)
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
-        raise UnroutableError(FORM)
+        raise UnroutableError(_FORM)
     after = first.data_ptr() + first.shape[-1] * first.element_size()
     if packed and (first.stride() != second.stride() or after != second.data_ptr()):
-        raise UnroutableError(FORM)  # they are not parts of one tensor
+        raise UnroutableError(_FORM)  # they are not parts of one tensor
     return first, second
 
 
 # ------------------------------------------------------------------------------------ adapter
 
 
-class MLAAdapter(routing.RouteAdapter):
+class MLAAdapter(AttentionAdapter):
     """Routes the runs of ``flashinfer.mla.BatchMLAPagedAttentionWrapper``."""
 
-    routes: ClassVar[Mapping[str, routing.RouteFactory]] = {f"{WRAPPER}.run": MLARun}
-
-    def targets(self) -> Sequence[routing.PatchSpec]:
-        """Return ``run``, and ``plan``, whose arguments may be on the host."""
-        problem = expects(*_PLAN_SIGNATURES)
-        plan = routing.PatchSpec(f"{WRAPPER}.plan", "method", "plan", "", problem, DEFINITIONS)
-        return (*super().targets(), plan)
-
-    def make_wrapper(self, spec: routing.PatchSpec, orig: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that routes runs, or one that reads plans."""
-        if spec.name == "plan":
-            return note_plans(orig, plans, _note, _refuse)
-        return super().make_wrapper(spec, orig)
+    route = MLARun()

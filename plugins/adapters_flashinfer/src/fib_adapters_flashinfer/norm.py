@@ -76,11 +76,10 @@ class _NormRoute(TemplatedRoute):
         self.label = f"flashinfer.norm.{function}"
         self.definitions = (f"{function}_h*",)
         self._known = common.PerDefinition(Known.of, f"{function}_h{{}}".format)
-        self._problem = common.expects(self.known)
 
     def expects(self, original: Callable[..., Any]) -> Optional[str]:
         """Return why this release is not supported; None if it is."""
-        return self._problem(original)
+        return common.mismatch(original, self.known)
 
 
 class RMSNormRoute(_NormRoute):
@@ -106,13 +105,12 @@ class RMSNormRoute(_NormRoute):
         known = self._known(shape[-1])
         if out is not None and (out.shape != shape or out.dtype is not input.dtype):
             raise UnroutableError("out is not like the input")
-        matrix = len(shape) == 2
         if len(shape) < 2:
             raise UnroutableError("not rows")
-        rows = input if matrix else as_matrix(input)
-        if not (shape[0] if matrix else shape.numel()):
+        if not shape.numel():
             raise UnroutableError("no rows")
-        inputs = (rows, weight, eps if known.any_eps else _as_input(eps, known))
+        rows = input if len(shape) == 2 else as_matrix(input)
+        inputs = (rows, weight, _as_input(eps, known))
         return Understood(known.name, inputs, (input, out, eps))
 
     def deliver(self, understood: Understood, result: Any) -> torch.Tensor:
@@ -122,11 +120,9 @@ class RMSNormRoute(_NormRoute):
         output: torch.Tensor = _like(_only(result), rows)
         if rows is not input:
             output = output.view(input.shape)
-        if out is None:
+        if out is None or out is output:
             return output
-        if out is not output:
-            out.copy_(output)
-        filled: torch.Tensor = out
+        filled: torch.Tensor = out.copy_(output)
         return filled
 
     def outputs(
@@ -159,7 +155,7 @@ class FusedAddRMSNormRoute(_NormRoute):
             raise UnroutableError("residual is not like the input")
         if residual is input or not shape[0]:
             raise UnroutableError("residual is the input" if shape[0] else "no rows")
-        inputs = (input, residual, weight, eps if known.any_eps else _as_input(eps, known))
+        inputs = (input, residual, weight, _as_input(eps, known))
         return Understood(known.name, inputs, (known, eps))
 
     def deliver(self, understood: Understood, result: Any) -> None:
@@ -210,7 +206,9 @@ class NormAdapter(routing.RouteAdapter):
 
 
 def _as_input(eps: float, known: Known) -> float:
-    """Return the value of an epsilon that is constant in the definition: the default."""
+    """Return the value of an epsilon: the default if it is constant in the definition."""
+    if known.any_eps:
+        return eps
     if not same_eps(eps, known.eps):
         raise UnroutableError(OTHER_EPS)
     return DEFAULT_EPS

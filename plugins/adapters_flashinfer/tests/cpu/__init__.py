@@ -24,12 +24,8 @@ _ABSENT = object()
 class Patch:
     """Replaces attributes, and puts them back in the reverse order.
 
-    Attributes
-    ----------
-    calls : collections.Counter
-        How often each kernel ran, by label: ``"norm.rmsnorm"``.
-    capturing : bool
-        What `torch.cuda.is_current_stream_capturing` says. Set it to play a graph capture.
+    `calls` counts the calls of kernels, by label: ``"norm.rmsnorm"``. `capturing` is what
+    `torch.cuda.is_current_stream_capturing` says: set it to play a graph capture.
     """
 
     def __init__(self):
@@ -99,17 +95,9 @@ class Patch:
 
 @contextlib.contextmanager
 def cpu_flashinfer(*areas):
-    """Have FlashInfer run on CPU tensors inside a block.
+    """Have FlashInfer run on CPU tensors inside a block; yields a `Patch`.
 
-    Parameters
-    ----------
-    *areas : str
-        Modules of this package: ``"norm"``, ``"decode"``, ``"prefill"``, ``"mla"``.
-
-    Yields
-    ------
-    Patch
-        Counts the calls of kernels.
+    Areas are modules of this package: ``"norm"``, ``"decode"``, ``"prefill"``, ``"mla"``.
     """
     patch = Patch()
     try:

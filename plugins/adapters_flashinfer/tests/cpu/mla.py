@@ -8,8 +8,7 @@ import math
 
 import torch
 
-CAUSAL = 1
-"""``flashinfer.utils.MaskMode.CAUSAL``."""
+from cpu import prefill
 
 
 def plan(
@@ -48,26 +47,17 @@ def run(
 ):
     """Write attention into `out`, and the logarithm of the sum of exponentials into `lse`."""
     qo_indptr, kv_indptr, kv_lens = (each.tolist() for each in plan_info)
+    q = torch.cat([q_nope, q_pe], dim=-1)
     for request, kv_len in enumerate(kv_lens):
         rows = slice(qo_indptr[request], qo_indptr[request + 1])
         pages = kv_indices[kv_indptr[request] : kv_indptr[request + 1]].long()
-        keys = ckv_cache[pages].reshape(-1, ckv_cache.shape[-1])[:kv_len].float()
-        rotated = kpe_cache[pages].reshape(-1, kpe_cache.shape[-1])[:kv_len].float()
-        scores = q_nope[rows].float() @ keys.T + q_pe[rows].float() @ rotated.T
-        values, sums = _attend(scores * sm_scale, keys, mask_mode == CAUSAL)
-        out[rows] = values.to(out.dtype)
-        if lse is not None:
-            lse[rows] = sums if lse_base_on_e else sums / math.log(2.0)
-
-
-def _attend(scores, values, causal):
-    """Return the attention of scores[q, H, kv], and their sums; rows that see nothing give 0."""
-    rows, _, length = scores.shape
-    if causal:  # the last query sees everything
-        hidden = torch.arange(length) > torch.arange(rows)[:, None] + length - rows
-        scores = scores.masked_fill(hidden[:, None, :], -math.inf)
-    weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
-    return weights @ values, torch.logsumexp(scores, dim=-1)
+        values, rotated = (each[pages].flatten(0, 1)[:kv_len] for each in (ckv_cache, kpe_cache))
+        keys = torch.cat([values, rotated], dim=-1)[:, None]
+        sums = None if lse is None else lse[rows]
+        causal = mask_mode == prefill.CAUSAL
+        prefill.attend(q[rows], keys, values[:, None], out[rows], sums, causal, sm_scale)
+        if lse_base_on_e and sums is not None:
+            sums *= math.log(2.0)
 
 
 def install(patch):

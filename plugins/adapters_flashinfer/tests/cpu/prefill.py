@@ -1,6 +1,7 @@
 """Prefill on the CPU: the kernels behind FlashInfer's wrappers for paged and for ragged keys.
 
-Batch decode runs on the first as well where it uses tensor cores.
+Batch decode runs on the first as well where it uses tensor cores. Windows, soft caps and biases of
+scores are left out: calls with them are not compared.
 """
 
 import contextlib
@@ -9,8 +10,8 @@ import math
 
 import torch
 
-CAUSAL, CUSTOM = 1, 2
-"""``flashinfer.utils.MaskMode``."""
+CAUSAL = 1
+"""``flashinfer.utils.MaskMode.CAUSAL``."""
 
 HND = 1
 """``flashinfer.utils.TensorLayout.HND``."""
@@ -37,67 +38,52 @@ def plan(
     return Info([qo_indptr.clone(), kv_indptr.clone(), kv_lens.clone()])
 
 
-def attend(q, keys, values, out, lse, *, causal, sm_scale, soft_cap=0.0, window=-1):
+def attend(q, keys, values, out, lse, causal, sm_scale):
     """Write the attention of one request into `out`, and the base-2 log of sums into `lse`.
 
-    Parameters
-    ----------
-    q : tensor [rows, num_qo_heads, head_dim]
-    keys, values : tensor [length, num_kv_heads, head_dim]
-    out, lse : tensor, or None for the second
-        Rows of the caller's buffers.
+    `q` is [rows, num_qo_heads, head_dim]; keys and values are [length, num_kv_heads, head_dim].
     """
     rows, length = q.shape[0], keys.shape[0]
     group = q.shape[1] // keys.shape[1]
     keys = keys.float().repeat_interleave(group, dim=1)
     values = values.float().repeat_interleave(group, dim=1)
     scores = torch.einsum("qhd,khd->qhk", q.float(), keys) * sm_scale
-    if soft_cap > 0:
-        scores = soft_cap * torch.tanh(scores / soft_cap)
-    last = torch.arange(rows)[:, None] + length - rows  # the last query is at the last key
-    places = torch.arange(length)[None, :]
-    hidden = torch.zeros(rows, length, dtype=torch.bool)
-    if causal:
-        hidden |= places > last
-    if window >= 0:
-        hidden |= places < last - window
-    scores = scores.masked_fill(hidden[:, None, :], -math.inf)
+    if causal:  # the last query is at the last key
+        hidden = torch.arange(length) > torch.arange(rows)[:, None] + length - rows
+        scores = scores.masked_fill(hidden[:, None, :], -math.inf)
     weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
     out.copy_(torch.einsum("qhk,khd->qhd", weights, values))
     if lse is not None:
         lse.copy_(torch.logsumexp(scores, dim=-1) / math.log(2.0))
 
 
-def gather(cache, pages, last_page_len, layout):
-    """Return the rows of one request from a paged cache: [length, num_kv_heads, head_dim]."""
-    picked = cache[pages.long()]
-    if layout == HND:
-        picked = picked.transpose(1, 2)
-    unused = picked.shape[1] - last_page_len
-    return picked.reshape(-1, *picked.shape[2:])[: max(0, len(pages) * picked.shape[1] - unused)]
+def attend_each(q, parts, rows, out, lse, causal, sm_scale):
+    """Write the attention of each request, whose keys and values are in `parts`."""
+    for (begin, end), (keys, values) in zip(itertools.pairwise(rows), parts, strict=True):
+        sums = None if lse is None else lse[begin:end]
+        attend(q[begin:end], keys, values, out[begin:end], sums, causal, sm_scale)
 
 
-def attend_each(plan_info, q, parts, qo_indptr, out, lse, mask_mode, window_left, options):
-    """Write the attention of each request, whose keys and values are in `parts`.
+def gather(caches, kv_indptr, kv_indices, last_page_len, layout):
+    """Return keys and values of each request on pages: [length, num_kv_heads, head_dim]."""
+    parts = []
+    offsets = itertools.pairwise(kv_indptr.tolist())
+    for (begin, end), last in zip(offsets, last_page_len.tolist(), strict=True):
+        picked = [cache[kv_indices[begin:end].long()] for cache in caches]
+        if layout == HND:
+            picked = [pages.transpose(1, 2) for pages in picked]
+        length = max(0, (end - begin - 1) * picked[0].shape[1] + last)
+        parts.append([pages.flatten(0, 1)[:length] for pages in picked])
+    return parts
 
-    `options` are what the kernels take after the window.
-    """
+
+def run(plan_info, q, parts, qo_indptr, out, lse, mask_mode, options):
+    """Attend as planned. `options` are what the kernels take after the window."""
     assert isinstance(plan_info, Info)
-    _pdl, _mask, _mask_indptr, _alibi, _prefix, _token_pos, _item, soft_cap, sm_scale, *_ = options
+    _pdl, _mask, _mask_indptr, _alibi, _prefix, _token_pos, _item, _cap, sm_scale, *_ = options
     rows = qo_indptr.tolist()
     assert rows == plan_info[0].tolist()
-    for (begin, end), (keys, values) in zip(itertools.pairwise(rows), parts, strict=True):
-        attend(
-            q[begin:end],
-            keys,
-            values,
-            out[begin:end],
-            None if lse is None else lse[begin:end],
-            causal=mask_mode == CAUSAL,
-            sm_scale=sm_scale,
-            soft_cap=soft_cap,
-            window=window_left,
-        )
+    attend_each(q, parts, rows, out, lse, mask_mode == CAUSAL, sm_scale)
 
 
 def paged_run(
@@ -119,13 +105,8 @@ def paged_run(
     *options,
 ):
     """Attention on pages."""
-    pages, last = kv_indptr.tolist(), last_page_len.tolist()
-    taken = [kv_indices[begin:end] for begin, end in itertools.pairwise(pages)]
-    parts = [
-        [gather(cache, one, length, layout) for cache in (k_cache, v_cache)]
-        for one, length in zip(taken, last, strict=True)
-    ]
-    attend_each(plan_info, q, parts, qo_indptr, out, lse, mask_mode, window_left, options)
+    parts = gather((k_cache, v_cache), kv_indptr, kv_indices, last_page_len, layout)
+    run(plan_info, q, parts, qo_indptr, out, lse, mask_mode, options)
 
 
 def ragged_run(
@@ -148,7 +129,7 @@ def ragged_run(
     if layout == HND:
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     parts = [(k[begin:end], v[begin:end]) for begin, end in itertools.pairwise(kv_indptr.tolist())]
-    attend_each(plan_info, q, parts, qo_indptr, out, lse, mask_mode, window_left, options)
+    run(plan_info, q, parts, qo_indptr, out, lse, mask_mode, options)
 
 
 def install(patch):

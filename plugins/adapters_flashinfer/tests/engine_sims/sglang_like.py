@@ -30,13 +30,7 @@ def offsets(lengths):
 
 
 class Engine:
-    """One layer's worth of calls.
-
-    Parameters
-    ----------
-    capture : callable
-        Returns a context in which a CUDA graph is being captured.
-    """
+    """One layer's worth of calls; `capture` returns a context in which a graph is captured."""
 
     def __init__(self, capture):
         self.capture = capture

@@ -16,19 +16,24 @@ BY_VALUE = ("fast_decode_plan",)
 
 HQ, HKV, D, PAGE, SCALE = 4, 2, 64, 16, 0.2
 DTYPE = torch.bfloat16
+OPTIONS = {
+    "sm_scale": SCALE,
+    "window_left": -1,
+    "logits_soft_cap": 0.0,
+    "q_data_type": DTYPE,
+    "kv_data_type": DTYPE,
+}
+
+
+def i32(*values):
+    return torch.tensor(values, dtype=torch.int32)
 
 
 class Engine:
     """Decodes two requests and prefills two others, as one batch.
 
-    Parameters
-    ----------
-    capture : callable
-        Returns a context in which a CUDA graph is being captured.
-    layout : str
-        ``"NHD"`` or ``"HND"``.
-    packed : bool
-        Whether keys and values are in one place's elements, one after the other.
+    `capture` returns a context in which a graph is captured; `packed` says whether keys and values
+    are in one place's elements, one after the other.
     """
 
     def __init__(self, capture, layout="NHD", packed=False):
@@ -53,9 +58,9 @@ class Engine:
             workspace,
             layout,
             use_cuda_graph=True,
-            paged_kv_indptr_buffer=torch.zeros(3, dtype=torch.int32),
-            paged_kv_indices_buffer=torch.zeros(30, dtype=torch.int32),
-            paged_kv_last_page_len_buffer=torch.zeros(2, dtype=torch.int32),
+            paged_kv_indptr_buffer=i32(*[0] * 3),
+            paged_kv_indices_buffer=i32(*[0] * 30),
+            paged_kv_last_page_len_buffer=i32(*[0] * 2),
             use_tensor_cores=True,
         )
 
@@ -65,32 +70,16 @@ class Engine:
 
     def _plan_decode(self, wrapper, plan):
         plan(
-            wrapper,
-            torch.tensor([0, 2, 3], dtype=torch.int32),
-            torch.tensor([7, 3, 9], dtype=torch.int32),
-            torch.tensor([5, 16], dtype=torch.int32),
-            *(HQ, HKV, D, PAGE),
+            *(wrapper, i32(0, 2, 3), i32(7, 3, 9), i32(5, 16), HQ, HKV, D, PAGE),
             pos_encoding_mode="NONE",
-            sm_scale=SCALE,
-            window_left=-1,
-            logits_soft_cap=0.0,
-            q_data_type=DTYPE,
-            kv_data_type=DTYPE,
+            **OPTIONS,
         )
 
     def _plan_prefill(self):
         self.prefill_wrapper.plan(
-            torch.tensor([0, 3, 5], dtype=torch.int32),
-            torch.tensor([0, 1, 3], dtype=torch.int32),
-            torch.tensor([1, 4, 6], dtype=torch.int32),
-            torch.tensor([9, 2], dtype=torch.int32),
-            *(HQ, HKV, D, PAGE),
+            *(i32(0, 3, 5), i32(0, 1, 3), i32(1, 4, 6), i32(9, 2), HQ, HKV, D, PAGE),
             causal=True,
-            sm_scale=SCALE,
-            window_left=-1,
-            logits_soft_cap=0.0,
-            q_data_type=DTYPE,
-            kv_data_type=DTYPE,
+            **OPTIONS,
         )
 
     def _check(self, wrapper):

@@ -24,18 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import fib_adapters_flashinfer
 from fib_adapters_flashinfer import common, live
 from fib_adapters_flashinfer.common import OTHER_EPS, epsilon_of, same_eps, takes_eps
-from fib_adapters_flashinfer.templates.plan import (
-    Plan,
-    UnsupportedError,
-    aliases,
-    patterns,
-    prefix_of,
-)
+from fib_adapters_flashinfer.templates.plan import Plan, aliases, patterns, prefix_of
 from flashinfer_bench import routing
 from flashinfer_bench.routing import Understood, UnroutableError, router, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
 
@@ -79,24 +73,9 @@ class Api:
     choose: Optional[Callable[..., Any]] = None
 
     @property
-    def signature(self) -> inspect.Signature:
-        """Its parameters."""
-        return inspect.signature(self.function)
-
-    @property
-    def definitions(self) -> tuple[str, ...]:
-        """Patterns of the definitions that calls may match."""
-        return tuple(dict.fromkeys(each for one in self.templates for each in patterns(one)))
-
-    @property
     def is_method(self) -> bool:
         """Whether it is a method of a class."""
         return "." in self.function.__qualname__.rpartition("<locals>.")[2]
-
-    @property
-    def is_by_hand(self) -> bool:
-        """Whether a hand-written adapter handles it."""
-        return self.function.__qualname__ in _by_hand()
 
 
 def read_apis() -> list[Api]:
@@ -129,16 +108,8 @@ def _public(function: Callable[..., Any]) -> Any:
     found: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         found = vars(found).get(name) if found is not None else None
-    return found if any(each is function for each in _layers(found)) else None
-
-
-def _layers(function: Any) -> Iterator[Any]:
-    """Yield a function and the functions that it wraps."""
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
-        yield function
-        function = getattr(function, "__wrapped__", None)
+    inner = inspect.unwrap(found, stop=lambda each: each is function)
+    return found if inner is function else None
 
 
 def _chooser_of(public: Any) -> Optional[Callable[..., Any]]:
@@ -152,39 +123,20 @@ def _chooser_of(public: Any) -> Optional[Callable[..., Any]]:
 
 # ------------------------------------------------------------------------------------- routes
 
-NO_TEMPLATE = "no template for the call"
-"""Reason: FlashInfer has no template for the call."""
-
-NUMBER = "number of outputs"
-"""Reason: the definition of that name has more or fewer outputs than the template."""
-
 _EPS = "eps"
 _DTYPES = ("out_dtype", "output_dtype")
 _NONE_NEEDED = frozenset({"local_expert_offset", "routed_scaling_factor"})
 _NEUTRAL = {"local_expert_offset": 0}
 
 
-class Known(NamedTuple):
-    """Properties of a call's definition that a route needs.
+def _enabled(name: str, _definition: Optional[Definition]) -> tuple[str, Optional[Definition]]:
+    """Return the name of a call's definition in the enabled dataset, and that definition.
 
-    Attributes
-    ----------
-    name : str
-        Its name by FlashInfer's rule, or in the enabled dataset.
-    definition : Definition or None
-        The definition, if an active runtime has it.
+    FlashInfer's name goes first.
     """
-
-    name: str
-    definition: Optional[Definition]
-
-    @classmethod
-    def of(cls, name: str, _definition: Optional[Definition]) -> Known:
-        """Look for an enabled definition, with FlashInfer's name first."""
-        wanted = set(router.wanted())
-        every = (name, *aliases(name))
-        chosen = next((each for each in every if each in wanted), name)
-        return cls(chosen, router.definition(chosen))
+    wanted = set(router.wanted())
+    chosen = next((each for each in (name, *aliases(name)) if each in wanted), name)
+    return chosen, router.definition(chosen)
 
 
 class Call(NamedTuple):
@@ -215,25 +167,24 @@ class TemplateRoute(routing.Route):
 
     Raises
     ------
-    UnsupportedError
+    UnroutableError
         If none of its templates describes its calls.
     """
 
     def __init__(self, api: Api) -> None:
         self.label = api.path
         self._api = api
-        self._bind = routing.quick_binder(api.signature)
+        self._bind = routing.quick_binder(inspect.signature(api.function))
         self.plans = _plans(api)
         plans = [*self.plans.values()]
-        found = (pattern for plan in plans for pattern in patterns(plan.template))
-        self.definitions = tuple(dict.fromkeys(found))
+        self.definitions = _patterns_of(plan.template for plan in plans)
         self._slots = _slots(plans)
         self.parameters: routing.Canonical = routing.signature_of(
             *(name for name, default in self._slots.items() if default is _REQUIRED),
             **{name: value for name, value in self._slots.items() if value is not _REQUIRED},
         )
         self._order = tuple(self.parameters.parameters)
-        self._known = common.PerDefinition(Known.of)
+        self._known = common.PerDefinition(_enabled)
 
     # -------------------------------------------------------------------------------------- calls
 
@@ -242,25 +193,25 @@ class TemplateRoute(routing.Route):
         values = self._bind(args, kwargs)
         plan = self._chosen(values)
         if plan is None:
-            raise UnroutableError(NO_TEMPLATE)
+            raise UnroutableError("no template for the call")
         inputs = plan.read(values)
-        known = self._known(plan.name(values, inputs))
+        name, definition = self._known(plan.name(values, inputs))
         results = plan.results
-        if known.definition is not None:
-            number = len(known.definition.outputs)
+        if definition is not None:
+            number = len(definition.outputs)
             if not results.required <= number <= len(results.outputs):
-                raise UnroutableError(NUMBER)
-            for name in self._flags(plan) if plan.flags else ():
-                if name not in known.definition.inputs:  # a solution always returns all outputs
-                    inputs[name] = self._slots[name]
+                raise UnroutableError("number of outputs")
+            for flag in self._flags(plan) if plan.flags else ():
+                if flag not in definition.inputs:  # a solution always returns all outputs
+                    inputs[flag] = self._slots[flag]
         places = results.places(values)
-        extras = self._extras(plan, values, known.definition)
-        points = self._slots
+        extras = self._extras(plan, values, definition)
+        slots = self._slots
         given = [
-            inputs[name] if name in inputs else extras.get(name, points[name])
-            for name in self._order
+            inputs[each] if each in inputs else extras.get(each, slots[each])
+            for each in self._order
         ]
-        return Understood(known.name, tuple(given), Call(plan, values, places))
+        return Understood(name, tuple(given), Call(plan, values, places))
 
     def deliver(self, understood: Understood, result: Any) -> Any:
         """Return what the function would return; see `Route.deliver`."""
@@ -362,20 +313,25 @@ class TemplateRoute(routing.Route):
 _REQUIRED: Any = object()  # marks parameters without a default
 
 
+def _patterns_of(templates: Iterable[Any]) -> tuple[str, ...]:
+    """Return patterns of the definitions that calls may match."""
+    return tuple(dict.fromkeys(each for one in templates for each in patterns(one)))
+
+
 def _plans(api: Api) -> dict[int, Plan]:
     """Return the plans of an API, by the identity of the template."""
     if api.is_method:
-        raise UnsupportedError("its result depends on earlier calls of its object")
+        raise UnroutableError("its result depends on earlier calls of its object")
     if len(api.templates) > 1 and api.choose is None:
-        raise UnsupportedError("it has several templates, and nothing says which one a call needs")
+        raise UnroutableError("it has several templates, and nothing says which one a call needs")
     plans, problems = {}, []
     for template in api.templates:
         try:
             plans[id(template)] = Plan(template, api.function)
-        except UnsupportedError as error:
+        except UnroutableError as error:
             problems.append(str(error))
     if not plans:
-        raise UnsupportedError("; ".join(dict.fromkeys(problems)))
+        raise UnroutableError("; ".join(dict.fromkeys(problems)))
     return plans
 
 
@@ -384,16 +340,13 @@ def _slots(plans: list[Plan]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for plan in plans:
         for name, each in plan.inputs.items():
-            everywhere = all(
+            needed = name not in _NONE_NEEDED and all(
                 name in other.inputs and not other.inputs[name].optional for other in plans
             )
-            needed = everywhere and not each.optional and name not in _NONE_NEEDED
-            found[name] = _REQUIRED if needed else plan.default_of(name, _NEUTRAL.get(name))
-    inputs = {*found}
+            found[name] = _REQUIRED if needed else plan.default_of(each, _NEUTRAL.get(name))
     for plan in plans:
         for name, default in plan.extras.items():
-            if name not in inputs:
-                found.setdefault(name, default)
+            found.setdefault(name, default)
     return dict(sorted(found.items(), key=lambda pair: pair[1] is not _REQUIRED))
 
 
@@ -475,7 +428,7 @@ class TemplateAdapter(routing.Adapter):
         return found if isinstance(found, TemplateRoute) else None
 
     def _apis(self) -> list[Api]:
-        return [api for api in read_apis() if not api.is_by_hand]
+        return [api for api in read_apis() if api.function.__qualname__ not in _by_hand()]
 
     def _expects(self, path: str, original: Callable[..., Any]) -> Optional[str]:
         if self.route(path) is not None:
@@ -488,14 +441,17 @@ class TemplateAdapter(routing.Adapter):
 
     def _target(self, api: Api) -> routing.PatchSpec:
         found = self._describe(api)
-        routed = isinstance(found, TemplateRoute)
         return routing.PatchSpec(
             api.path,
             "method" if api.is_method else "function",
             api.path.rpartition(".")[2],
-            expects=common.require_free if routed else functools.partial(self._expects, api.path),
+            expects=functools.partial(self._expects, api.path),
             # Also for functions that are not routed, so that the reason lists the definitions.
-            definitions=found.definitions if isinstance(found, TemplateRoute) else api.definitions,
+            definitions=(
+                found.definitions
+                if isinstance(found, TemplateRoute)
+                else _patterns_of(api.templates)
+            ),
         )
 
     def _describe(self, api: Api) -> Union[TemplateRoute, UnroutableError, str]:
@@ -503,8 +459,8 @@ class TemplateAdapter(routing.Adapter):
         found: Union[TemplateRoute, UnroutableError, str]
         try:
             found = TemplateRoute(api)
-        except UnsupportedError as error:
-            found = UnroutableError(str(error))
+        except UnroutableError as error:
+            found = error
         except _ANYTHING as error:  # a template of unknown form
             told = f"{type(error).__name__}: {error}".splitlines()[0]
             found = f"its template cannot be read: {told}"

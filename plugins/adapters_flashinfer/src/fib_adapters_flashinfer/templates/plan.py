@@ -35,21 +35,6 @@ if TYPE_CHECKING:
 
     Sizes = dict[str, int]
 
-MISSING = "input missing"
-"""Reason: a tensor that the template requires is missing, or another object was given."""
-
-RANK = "rank of an input"
-"""Reason: a tensor has more or fewer dimensions than in the template."""
-
-AXIS = "axis not known"
-"""Reason: the size of a constant axis is unknown."""
-
-SIZES = "sizes differ"
-"""Reason: two inputs, or an input and an argument, disagree about a constant axis."""
-
-LAYOUT = "kv layout"
-"""Reason: the dimensions of a cache have an order other than in the template."""
-
 HINTS = frozenset(
     {
         "deterministic",
@@ -99,11 +84,12 @@ def is_const(axis: Any) -> bool:
 
 def name_parts(template: Any) -> list[tuple[str, str]]:
     """Return the axes in the name, each with the text before its size."""
-    parts = []
-    for name, axis in template.axes.items():
-        if is_const(axis) and axis.abbrev != "":
-            parts.append((name, name if axis.abbrev is None else axis.abbrev))
-    return parts
+    named = [(name, axis) for name, axis in template.axes.items() if is_const(axis)]
+    return [
+        (name, name if axis.abbrev is None else axis.abbrev)
+        for name, axis in named
+        if axis.abbrev != ""
+    ]
 
 
 def prefix_of(template: Any) -> str:
@@ -181,9 +167,9 @@ class Input(NamedTuple):
         if value is None and self.optional:
             return None
         if not isinstance(value, torch.Tensor):
-            raise UnroutableError(MISSING)
+            raise UnroutableError("input missing")
         if value.dim() != len(self.axes) and not (value.dim() == 0 and _ONE.issuperset(self.axes)):
-            raise UnroutableError(RANK)
+            raise UnroutableError("rank of an input")
         return value
 
 
@@ -212,7 +198,7 @@ class Plan:
 
     Raises
     ------
-    UnsupportedError
+    UnroutableError
         If the template cannot describe calls of the function.
     """
 
@@ -224,10 +210,7 @@ class Plan:
         _require_declared(function.__name__, self)
         self._layout = _layout_of(template) if _LAYOUT in self._parameters else None
         self._named = name_parts(template)
-        self._sources = {
-            axis: self._source(axis) for axis, spec in template.axes.items() if is_const(spec)
-        }
-        self._witnesses = self._find_witnesses()
+        self._read_axes()
         self._sizes = self._size_parameters()
         self.extras = self._read_extras()
         asked = {each.flag for each in self.results.outputs}
@@ -240,7 +223,7 @@ class Plan:
         for name, spec in self.template.inputs.items():
             param = getattr(spec, "param", None) or name
             if param not in self._parameters and not spec.optional:
-                raise UnsupportedError(f"input '{name}' is not a parameter of it")
+                raise UnroutableError(f"input '{name}' is not a parameter of it")
             axes = getattr(spec, "dim_names", None)
             item = getattr(spec, "tuple_idx", None)
             found.append(
@@ -248,33 +231,26 @@ class Plan:
             )
         return found
 
-    def _source(self, axis: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
-        """Return a function that reads an axis' size from the arguments and inputs of a call."""
-        fixed = getattr(self.template.axes[axis], "value", None)
-        if fixed is not None:
-            return lambda _values, _inputs: fixed
-        for optional in (False, True):
-            for name, spec in self.inputs.items():
-                if spec.axes is not None and axis in spec.axes and spec.optional is optional:
-                    return _shape_reader(name, spec.axes.index(axis))
-            if not optional and axis in self.inputs:
-                return lambda _values, inputs: inputs[axis]
-        return lambda values, _inputs: values.get(axis)
-
-    def _find_witnesses(self) -> list[tuple[str, str, int]]:
-        """Return other places of the sizes of constant axes: axis, input, dimension."""
-        found = []
-        for name, spec in self.inputs.items():
-            for dimension, axis in enumerate(spec.axes or ()):
-                if axis in self._sources and not (spec.axes and _ONE.issuperset(spec.axes)):
-                    found.append((axis, name, dimension))
-        return found
+    def _read_axes(self) -> None:
+        """Determine where the sizes of constant axes come from, and what must agree with them."""
+        axes = {name: axis for name, axis in self.template.axes.items() if is_const(axis)}
+        self._fixed = {name: getattr(axis, "value", None) for name, axis in axes.items()}
+        # Axis, input and dimension. Inputs that are always given decide, so they come first.
+        self._places = [
+            (axis, name, dimension)
+            for name, spec in sorted(self.inputs.items(), key=lambda pair: pair[1].optional)
+            if spec.axes is not None and not _ONE.issuperset(spec.axes)
+            for dimension, axis in enumerate(spec.axes)
+            if axis in axes
+        ]
+        required = {axis for axis, name, _ in self._places if not self.inputs[name].optional}
+        self._open = [a for a, size in self._fixed.items() if size is None and a not in required]
 
     def _size_parameters(self) -> dict[str, str]:
         """Return the axis of each parameter that is the size of one and not an input."""
         known = {each.param for each in self.inputs.values()}
         found = {name: _SIZES.get(name, name) for name in self._parameters if name not in known}
-        return {name: axis for name, axis in found.items() if axis in self._sources}
+        return {name: axis for name, axis in found.items() if axis in self._fixed}
 
     def _read_extras(self) -> dict[str, Any]:
         used = {each.param for each in self.inputs.values()} | self.results.parameters
@@ -288,13 +264,12 @@ class Plan:
             extras[name] = None if default is inspect.Parameter.empty else default
         return extras
 
-    def default_of(self, name: str, otherwise: Any = None) -> Any:
+    def default_of(self, each: Input, otherwise: Any) -> Any:
         """Return the value of an input that is not given."""
-        each = self.inputs.get(name)
-        parameter = self._parameters.get(name if each is None else each.param)
+        parameter = self._parameters.get(each.param)
         if parameter is None or parameter.default is inspect.Parameter.empty:
             return otherwise
-        return otherwise if each is not None and each.item is not None else parameter.default
+        return parameter.default if each.item is None else otherwise
 
     # --------------------------------------------------------------------------------- calls
 
@@ -312,7 +287,7 @@ class Plan:
             If the call does not match the template.
         """
         if self._layout is not None and values[_LAYOUT] != self._layout:
-            raise UnroutableError(LAYOUT)
+            raise UnroutableError("kv layout")
         return {name: each.read(values) for name, each in self.inputs.items()}
 
     def name(self, values: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
@@ -323,27 +298,22 @@ class Plan:
         UnroutableError
             If a size is unknown, or sizes disagree.
         """
-        sizes = {axis: source(values, inputs) for axis, source in self._sources.items()}
-        for axis, name, dimension in self._witnesses:
-            tensor = inputs[name]
-            if tensor is not None and tensor.shape[dimension] != sizes[axis]:
-                raise UnroutableError(SIZES)
+        sizes = dict(self._fixed)
+        sizes.update((axis, inputs.get(axis, values.get(axis))) for axis in self._open)
+        for axis, name, dimension in self._places:
+            if inputs[name] is None:
+                continue
+            size = inputs[name].shape[dimension]
+            if sizes[axis] is None:
+                sizes[axis] = size
+            elif sizes[axis] != size:
+                raise UnroutableError("sizes differ")
         for parameter, axis in self._sizes.items():
             if values[parameter] is not None and values[parameter] != sizes[axis]:
-                raise UnroutableError(SIZES)
+                raise UnroutableError("sizes differ")
         if any(not _is_size(sizes[axis]) for axis, _ in self._named):
-            raise UnroutableError(AXIS)
+            raise UnroutableError("axis not known")
         return definition_name(self.template, {a: int(sizes[a]) for a, _ in self._named})
-
-
-def _shape_reader(
-    name: str, dimension: int
-) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]:
-    def read(_values: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        tensor = inputs[name]
-        return None if tensor is None or tensor.dim() == 0 else tensor.shape[dimension]
-
-    return read
 
 
 def _is_hint(name: str, parameter: inspect.Parameter) -> bool:
@@ -364,7 +334,7 @@ def _require_declared(function: str, plan: Plan) -> None:
     states = [name for name in tensors if _STATE.fullmatch(name)]
     for name in (*states, *filter(None, [_UPDATES.get(function)])):
         if name not in written:
-            raise UnsupportedError(f"it updates '{name}' in place, which its template does not say")
+            raise UnroutableError(f"it updates '{name}' in place, which its template does not say")
 
 
 def _layout_of(template: Any) -> Optional[str]:
@@ -390,22 +360,9 @@ def _layout_of(template: Any) -> Optional[str]:
 #
 # The annotation, and flags such as ``return_lse``, determine what is returned.
 
-OUTPUTS = "outputs not as the template has them"
-"""Reason: a solution returned more, fewer, or different outputs."""
-
-MORE_OUTPUTS = "more outputs wanted than the template has"
-"""Reason: a flag requests an output that the definition does not have."""
-
-BUFFER = "buffer"
-"""Reason: the buffer for an output is not a tensor, or does not match the output."""
-
 _OUT = ("out", "output")
 _FLAGS = ("return_", "output_final_")
 _UNIONS = (typing.Union, types.UnionType)
-
-
-class UnsupportedError(Exception):
-    """A template cannot describe the calls of a function; the message gives the reason."""
 
 
 class Output(NamedTuple):
@@ -484,7 +441,7 @@ class Results:
         import torch
 
         if any(_is_on(values[name]) for name in self.flags):
-            raise UnroutableError(MORE_OUTPUTS)
+            raise UnroutableError("more outputs wanted than the template has")
         found = {}
         for index, output in enumerate(self.outputs):
             if output.place is None:
@@ -495,7 +452,7 @@ class Results:
             if output.item is not None:
                 buffer = element(buffer, output.item)
             if not isinstance(buffer, torch.Tensor):
-                raise UnroutableError(BUFFER)
+                raise UnroutableError("buffer")
             found[index] = buffer
         return found
 
@@ -523,21 +480,17 @@ class Results:
         if result is None and all(i in self.handed for i in range(self.required)):
             result = [places.get(index) for index in range(self.required)]
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
-        outputs = [_as_returned(*pair) for pair in zip(self.outputs, outputs, strict=False)] + (
-            outputs[len(self.outputs) :]
-        )
-        wanted = [
-            index if self._wanted(self.outputs[index], values) else None for index in self.returned
-        ]
-        needed = [*places, *(index for index in wanted if index is not None)]
-        most = len(self.outputs)
-        if not max(needed, default=-1) < len(outputs) <= most or len(outputs) < self.required:
-            raise UnroutableError(OUTPUTS)
+        wanted = self._wanted(values)
+        least = max([self.required, *(index + 1 for index in (*places, *wanted))])
+        if not least <= len(outputs) <= len(self.outputs):
+            raise UnroutableError("outputs not as the template has them")
+        outputs = [_as_returned(*pair) for pair in zip(self.outputs, outputs, strict=False)]
         for index, buffer in places.items():
             _check(outputs[index], buffer)
         write_back(outputs, places)
-        every = [None if i is None else places.get(i, outputs[i]) for i in wanted]
-        return self._wrap(every)
+        return self._wrap(
+            [places.get(i, outputs[i]) if i in wanted else None for i in self.returned]
+        )
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -545,8 +498,10 @@ class Results:
         alone = self.returned == (0,) and len(self.outputs) == 1
         return alone and self.returns.kind in ("any", "one") and not self.outputs[0].narrow
 
-    def _wanted(self, output: Output, values: Mapping[str, Any]) -> bool:
-        return True if output.flag is None else _is_on(values[output.flag])
+    def _wanted(self, values: Mapping[str, Any]) -> list[int]:
+        """Return the indices of the outputs that a call returns."""
+        flags = ((index, self.outputs[index].flag) for index in self.returned)
+        return [index for index, flag in flags if flag is None or _is_on(values[flag])]
 
     def _wrap(self, values: list[Any]) -> Any:
         number = self.returns.number
@@ -569,8 +524,7 @@ class Results:
             The function's return value.
         """
         several = returned if isinstance(returned, (tuple, list)) else [returned]
-        indices = [i for i in self.returned if self._wanted(self.outputs[i], values)]
-        found = {**dict(zip(indices, several, strict=False)), **places}
+        found = {**dict(zip(self._wanted(values), several, strict=False)), **places}
         outputs = [found.get(index) for index in range(len(self.outputs))]
         while outputs and outputs[-1] is None:
             outputs.pop()
@@ -584,7 +538,7 @@ def element(value: Any, index: int) -> Any:
 
 
 def _is_on(flag: Any) -> bool:
-    return flag is True or (isinstance(flag, int) and bool(flag))
+    return isinstance(flag, int) and bool(flag)
 
 
 def _as_returned(output: Output, value: Any) -> Any:
@@ -604,7 +558,7 @@ def _check(output: Any, buffer: torch.Tensor) -> None:
         and output.device == buffer.device
     )
     if not same:
-        raise UnroutableError(BUFFER)
+        raise UnroutableError("buffer")
 
 
 # ----------------------------------------------------------------------------------- reading
@@ -624,18 +578,18 @@ def read_results(template: Any, function: Callable[..., Any], taken: Mapping[str
 
     Raises
     ------
-    UnsupportedError
+    UnroutableError
         If that cannot be determined.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters
     annotation = evaluated(signature.return_annotation, function)
     returns = _returns(annotation, function)
-    outputs = _flagged(_placed(template, parameters, taken, returns), parameters)
+    outputs = _read_outputs(template, parameters, taken)
     if returns.kind == "none":
         for each in outputs:
             if each.place is None and not each.optional:
-                raise UnsupportedError(
+                raise UnroutableError(
                     f"it works in place, and the template does not say where '{each.name}' goes"
                 )
     claimed = {each.flag for each in outputs}
@@ -655,62 +609,47 @@ def _returns(annotation: Any, function: Callable[..., Any]) -> Returns:
     returns = returns_of(annotation, function)
     named = isinstance(annotation, type) and annotation not in (torch.Tensor, tuple, list)
     if returns.kind == "any" and named:
-        raise UnsupportedError(f"it returns an object of its own type, {annotation.__name__}")
+        raise UnroutableError(f"it returns an object of its own type, {annotation.__name__}")
     return returns
 
 
-def _placed(
-    template: Any, parameters: Mapping[str, Parameter], taken: Mapping[str, Any], returns: Returns
+def _read_outputs(
+    template: Any, parameters: Mapping[str, Parameter], taken: Mapping[str, Any]
 ) -> list[Output]:
-    outputs = []
+    declared = {name: getattr(spec, "param", None) for name, spec in template.outputs.items()}
+    places = {}
     for name, spec in template.outputs.items():
-        declared = getattr(spec, "param", None)
-        place = declared or (name if name in parameters else None)
-        if place is not None and place not in parameters:
-            if not spec.optional:
-                raise UnsupportedError(
-                    f"output '{name}' goes into '{place}', which is not a parameter"
-                )
-            place = None
-        item = taken[name].item if declared and name in taken else None
+        place = declared[name] or name
+        if place in parameters:
+            places[name] = place
+        elif declared[name] and not spec.optional:
+            raise UnroutableError(f"output '{name}' goes into '{place}', which is not a parameter")
+    out = next((each for each in _OUT if each in parameters and each not in places.values()), None)
+    if out is not None:
+        without = next((name for name in template.outputs if name not in places), None)
+        if without is None:
+            raise UnroutableError(f"parameter '{out}' takes no output of the template")
+        places[without] = out
+    flags = {}
+    for flag in (name for name, parameter in parameters.items() if _is_flag(name, parameter)):
+        wanted = flag.removeprefix("return_").removeprefix("output_")
+        flags.update(dict.fromkeys((wanted, wanted.replace("final_", "new_")), flag))
+    outputs: list[Output] = []
+    for name, spec in template.outputs.items():
+        place = places.get(name)
+        item = taken[name].item if declared[name] and name in taken else None
+        if any((each.place, each.item) == (place, item) for each in outputs if place):
+            raise UnroutableError(f"two outputs go into '{place}'")
         given = place is not None and parameters[place].default is inspect.Parameter.empty
         narrow = name == "samples" and template.op_type == "sampling"
-        outputs.append(Output(name, place, item, given, None, spec.optional, narrow))
-    places = [(each.place, each.item) for each in outputs if each.place is not None]
-    for taken_place in places:
-        if places.count(taken_place) > 1:
-            raise UnsupportedError(f"two outputs go into '{taken_place[0]}'")
-    _give_out(outputs, parameters)
+        outputs.append(Output(name, place, item, given, flags.get(name), spec.optional, narrow))
     return outputs
 
 
-def _give_out(outputs: list[Output], parameters: Mapping[str, Parameter]) -> None:
-    """Assign ``out`` to the first output that has no other buffer."""
-    used = {each.place for each in outputs}
-    out = next((name for name in _OUT if name in parameters and name not in used), None)
-    if out is None:
-        return
-    given = parameters[out].default is inspect.Parameter.empty
-    for index, each in enumerate(outputs):
-        if each.place is None:
-            outputs[index] = each._replace(place=out, in_place=given)
-            return
-    raise UnsupportedError(f"parameter '{out}' takes no output of the template")
-
-
 def _is_flag(name: str, parameter: Parameter) -> bool:
+    """Return whether a parameter requests the return of an output."""
     switch = isinstance(parameter.default, bool) or parameter.annotation in (bool, "bool")
     return switch and name.startswith(_FLAGS)
-
-
-def _flagged(outputs: list[Output], parameters: Mapping[str, Parameter]) -> list[Output]:
-    """Find the parameters that request the return of an output."""
-    found = {}
-    for name, parameter in parameters.items():
-        if _is_flag(name, parameter):
-            wanted = name.removeprefix("return_").removeprefix("output_")
-            found.update(dict.fromkeys((wanted, wanted.replace("final_", "new_")), name))
-    return [each._replace(flag=found.get(each.name)) for each in outputs]
 
 
 def _returned(outputs: list[Output], returns: Returns, annotation: Any) -> tuple[int, ...]:
@@ -723,12 +662,12 @@ def _returned(outputs: list[Output], returns: Returns, annotation: Any) -> tuple
         lacking = returns.number - len(chosen)
         last = typing.get_args(annotation)[-lacking:] if lacking > 0 else ()
         if not all(type(None) in typing.get_args(each) for each in last):
-            raise UnsupportedError(
+            raise UnroutableError(
                 f"it returns {returns.number} values, and the template has {len(outputs)} outputs"
             )
         return chosen[: returns.number]
     chosen = tuple(i for i in fresh or every if outputs[i].flag or not outputs[i].optional)
     open_ends = [index for index in chosen if outputs[index].flag is None]
     if typing.get_origin(annotation) in _UNIONS and len(open_ends) > 1:
-        raise UnsupportedError("it is not known how many of its outputs it returns")
+        raise UnroutableError("it is not known how many of its outputs it returns")
     return chosen
