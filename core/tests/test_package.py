@@ -47,6 +47,31 @@ def test_a_package_loads_its_modules_when_they_are_used(package):
     assert not [name for name in loaded if name.startswith(f"flashinfer_bench.{package}.")]
 
 
+@pytest.mark.torch
+@pytest.mark.plugin("python")
+def test_a_worker_has_all_it_builds_with_when_it_is_forked():
+    """And what stands for earlier releases is left alone."""
+    code = (
+        "import sys\n"
+        "from flashinfer_bench.bench.candidate import start\n"
+        "start.preload('cpu')\n"
+        "from flashinfer_bench.compile import BuilderRegistry\n"
+        "from flashinfer_bench.data import Definition, Solution\n"
+        "from flashinfer_bench.plugins import default_catalog\n"
+        "x = {'shape': ['n'], 'dtype': 'float32'}\n"
+        "told = {'name': 'd', 'op_type': 'o', 'axes': {'n': {'type': 'var'}}, 'inputs': {'x': x}}\n"
+        "definition = Definition(**told, outputs={'y': x}, reference='def run(x): return x')\n"
+        "spec = {'language': 'python', 'target_hardware': ['cpu'], 'entry_point': 'm.py::run'}\n"
+        "sources = [{'path': 'm.py', 'content': 'def run(x): return x'}]\n"
+        "made = {'name': 's', 'definition': 'd', 'author': 'a', 'spec': spec, 'sources': sources}\n"
+        "registry = BuilderRegistry.from_catalog(default_catalog(), device='cpu')\n"
+        "before = set(sys.modules)\n"
+        "registry.build(definition, Solution(**made))\n"
+        "for name in before: sys.modules.pop(name, None)"
+    )
+    assert not [name for name in modules_after(code) if name.startswith("flashinfer_bench.")]
+
+
 def test_importing_changes_nothing_process_wide():
     code = (
         "import signal, sys, json\n"

@@ -1,5 +1,6 @@
 """Each measure alone: what it forbids is tried in a process that has taken it and no other."""
 
+import ast
 import errno
 import os
 import resource
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
-from fib_sandbox_linux.confinement import confine
+from fib_sandbox_linux.confinement import LinuxSandbox, confine
 from fib_sandbox_linux.seccomp import Rule, assemble
 from fib_sandbox_linux.system import Unavailable
 from flashinfer_bench.bench.candidate.processes import control_groups
@@ -421,6 +422,31 @@ class TestLimits:
 
         limit = partial(limits.join_group, "memory", SMALL.memory_bytes // 16)
         assert in_child(limit, share) == -signal.SIGKILL
+
+    def test_a_process_that_was_adopted_is_in_its_groups_and_stays(self, tmp_path):
+        def own_groups(pid="self"):
+            return {key: group.name for key, group in control_groups(pid).items()}
+
+        in_groups, told = os.pipe(), os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(in_groups[0], 1)
+            names = ("process-limit", "freezer", "memory-limit")
+            applied, missing = confine([], device="cpu", workdir=tmp_path, only=names)
+            os.write(told[1], repr((applied, missing, own_groups())).encode())
+            os._exit(0)
+        before = own_groups(pid)
+        LinuxSandbox().adopt(pid, device="cpu")
+        groups = own_groups(pid)
+        os.write(in_groups[1], b"x")
+        applied, _, after = ast.literal_eval(os.read(told[0], 1 << 16).decode())
+        os.waitpid(pid, 0)
+        limits.remove_empty_groups()
+        if groups == before:
+            pytest.skip("this machine does not offer control groups")
+        assert {"process-limit", "freezer", "memory-limit"} == set(applied)
+        assert groups == after
+        assert f"fib-candidate-{pid}" in groups.values()
 
     def test_groups_that_are_empty_are_removed(self, in_child):
         def own_groups():

@@ -53,6 +53,19 @@ class SandboxMethod(ABC):
             The others, and why they do not.
         """
 
+    def adopt(self, pid: int, *, device: str) -> None:  # noqa: B027 - most have nothing to do
+        """Do for a fresh process what can be done from outside; called in the judge's process.
+
+        `confine` follows in that process, and must not rely on it.
+
+        Parameters
+        ----------
+        pid : int
+            The process, which waits for its first request.
+        device : str
+            What it works on.
+        """
+
     def tidy(self) -> None:  # noqa: B027 - few sandboxes leave anything
         """Remove what processes that have ended left behind; called in the judge's process."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -174,6 +174,9 @@ class WorkerPool:
 
     def __post_init__(self) -> None:
         self._closing: list[Future[None]] = []
+        # A process that has no solution yet, and what the sandbox does for it.
+        self._next: Optional[Future[Candidate]] = None
+        self._adopting: Optional[Future[None]] = None
         self._idle: dict[WorkerKey, Worker] = {}
         self._busy = BusyCandidates()
 
@@ -218,23 +221,53 @@ class WorkerPool:
             worker = None
         if worker is None:
             self.executor.start()
-            worker = Worker(self.executor.spawn(), self.sandbox, self.executor.device)
+            worker = Worker(self._spawned(), self.sandbox, self.executor.device)
         return worker
+
+    def _spawned(self) -> Candidate:
+        """Return a fresh process, and have the next one started while this one loads."""
+        candidate = self._taken()
+        if self.executor.ahead and not self.interrupted:
+            self._next = in_thread("fib-next", self._spawn_ahead)
+        return candidate or self.executor.spawn()
+
+    def _spawn_ahead(self) -> Candidate:
+        candidate, device = self.executor.spawn(), self.executor.device
+        # It sleeps, mostly: nobody has to wait for it before something is timed.
+        self._adopting = in_thread("fib-adopt", self.sandbox.adopt, candidate, device)
+        return candidate
+
+    def _taken(self) -> Optional[Candidate]:
+        started, self._next = self._next, None
+        if started is None or started.exception() is not None:  # another try tells
+            return None
+        candidate = started.result()
+        if self._adopting is not None:
+            self._adopting.result()
+        if candidate.alive:
+            return candidate
+        candidate.close()
+        return None
 
     def _end(self, worker: Worker) -> None:
         # In the background, while the next one starts: the end of a process takes as long.
         self._closing.append(in_thread("fib-close", worker.candidate.close))
 
     def settle(self) -> None:
-        """Wait until the workers that were given up have really ended."""
+        """Wait until the workers that were given up have really ended, and the next one is up."""
         while self._closing:
             self._closing.pop().result()
+        if self._next is not None:
+            wait([self._next])
 
     def clear(self) -> None:
         """End all idle workers, and wait until they have ended."""
         while self._idle:
             _, worker = self._idle.popitem()
             self._end(worker)
+        candidate = self._taken()
+        if candidate is not None:
+            candidate.close()
         self.settle()
 
     def interrupt(self) -> None:

@@ -131,6 +131,14 @@ class Sandbox:
         cache.mkdir(parents=True, exist_ok=True)
         return self._confine(candidate, [str(cache), *map(str, env.sandbox_writable())], None)
 
+    def adopt(self, candidate: Candidate, device: str) -> None:
+        """Do for a fresh process what can be done before it is known what it will load."""
+        if self._method is not None:
+            try:
+                self._method.adopt(candidate.pid, device=device)
+            except Exception as error:  # noqa: BLE001 - plugin boundary: it confines itself later
+                logger.debug("a worker was not confined ahead: %r", error)
+
     def require(self, executor: Executor) -> None:
         """Try, if the level is ``strict``, whether processes of an executor can be confined.
 

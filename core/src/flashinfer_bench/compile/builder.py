@@ -176,7 +176,7 @@ def content_digest(definition: Definition, solution: Solution, *extra: object) -
     parts = {
         "definition": {
             "name": definition.name,
-            "axes": {name: getattr(axis, "value", None) for name, axis in definition.axes.items()},
+            "axes": {name: definition.const_axes.get(name) for name in definition.axes},
             # Lists, because argument order matters.
             "inputs": [(name, spec.shape, spec.dtype) for name, spec in definition.inputs.items()],
             "outputs": [

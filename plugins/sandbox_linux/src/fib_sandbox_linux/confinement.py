@@ -101,6 +101,17 @@ class LinuxSandbox(SandboxMethod):
         """Apply all measures that this system supports; does not raise if it supports none."""
         return confine(writable, hidden=hidden, device=device, workdir=workdir)
 
+    def adopt(self, pid: int, *, device: str) -> None:
+        """Put a fresh process in its own control groups, which takes the kernel milliseconds."""
+        most = limits.Limits.of_this_machine()
+        controllers: dict[str, Optional[int]] = {"pids": most.processes}
+        if device == "cpu":
+            controllers["memory"] = most.memory_bytes
+        # The freezer last: it may be the only one of the newer kind, whose groups take longest.
+        for controller, limit in {**controllers, "freezer": None}.items():
+            with suppress(Unavailable):  # it will tell when it confines itself
+                limits.join_group(controller, limit, pid=pid)
+
     def tidy(self) -> None:
         """Remove the control groups of processes that have ended."""
         limits.remove_empty_groups()

@@ -125,8 +125,8 @@ _FILES = {  # of cgroup v1 and v2
 }
 
 
-def join_group(controller: str, limit: Optional[int] = None) -> None:
-    """Move this process to its own control group.
+def join_group(controller: str, limit: Optional[int] = None, *, pid: Optional[int] = None) -> None:
+    """Move a process to its own control group, unless it is there.
 
     Groups of candidates that have ended are removed at the same time.
 
@@ -136,6 +136,8 @@ def join_group(controller: str, limit: Optional[int] = None) -> None:
         Controller of the group: ``pids``, ``memory`` or ``freezer``.
     limit : int, optional
         Maximum number of processes and threads, or bytes of memory, in the group.
+    pid : int, optional
+        The process; by default this one.
 
     Raises
     ------
@@ -143,8 +145,9 @@ def join_group(controller: str, limit: Optional[int] = None) -> None:
         If no group can be created here.
     """
     reason = f"no control group has {controller!r}"
-    for parent, file in _groups_of_this_process(controller) * _ATTEMPTS:
-        name = CONTROL_GROUP.format(pid=os.getpid())
+    own = os.getpid() if pid is None else pid
+    for parent, file in _groups_of(own, controller) * _ATTEMPTS:
+        name = CONTROL_GROUP.format(pid=own)
         group = parent if parent.name == name else parent / name
         try:
             _sweep(parent)
@@ -152,7 +155,8 @@ def join_group(controller: str, limit: Optional[int] = None) -> None:
             if limit is not None:
                 (group / file).write_text(str(limit))
             (group / file).read_text()
-            (group / "cgroup.procs").write_text(str(os.getpid()))
+            if group != parent:  # it takes the kernel milliseconds
+                (group / "cgroup.procs").write_text(str(own))
         except OSError as error:
             reason = f"no control group can be created: {error.strerror}"
             _remove(group)
@@ -164,13 +168,13 @@ def join_group(controller: str, limit: Optional[int] = None) -> None:
 def remove_empty_groups() -> None:
     """Remove the groups of candidates that have ended; never raises."""
     for controller in _FILES:
-        for parent, _ in _groups_of_this_process(controller):
+        for parent, _ in _groups_of(os.getpid(), controller):
             _sweep(parent)
 
 
-def _groups_of_this_process(controller: str) -> list[tuple[Path, str]]:
-    """Return the groups that contain this process, each with the file of the controller."""
-    groups, files = control_groups(), _FILES[controller]
+def _groups_of(pid: int, controller: str) -> list[tuple[Path, str]]:
+    """Return the groups that contain a process, each with the file of the controller."""
+    groups, files = control_groups(pid), _FILES[controller]
     found = [(groups.get(name), file) for name, file in zip((controller, ""), files, strict=True)]
     # The freezer of cgroup v2 lets killed processes end while frozen.
     found.sort(key=lambda item: item[1] != "cgroup.freeze")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TO_COMPILE = (
     "flashinfer_bench.bench.candidate.session",
-    "flashinfer_bench.compile",
+    "flashinfer_bench.compile.registry",
     "flashinfer_bench.data",
 )
 _TO_RUN = (
@@ -68,6 +68,8 @@ def preload(device: str, *, compiles_only: bool = False, ask_probes: bool = True
             with contextlib.suppress(FibError):
                 timer.load()
         pick_sandbox()
+        if device == "cpu":  # many processes are forked there
+            _load_compilers(device, ask_probes=True)
     # Keep the collector off these objects: it would touch, and so copy, every page of them.
     gc.collect()
     gc.freeze()

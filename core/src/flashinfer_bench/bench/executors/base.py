@@ -469,6 +469,9 @@ class Executor(ABC):
 
     name: str = ""
 
+    ahead: bool = False
+    """Whether a process is there in milliseconds, so that the next one may be started meanwhile."""
+
     def __init__(self, device: str) -> None:
         self.device = device
 

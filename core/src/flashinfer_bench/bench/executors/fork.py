@@ -31,6 +31,7 @@ class ForkExecutor(Executor):
     """
 
     name = "fork"
+    ahead = True
 
     def __init__(
         self, device: str, *, start_timeout_s: float = 300.0, spawn_timeout_s: float = 60.0
