@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fib_tests import forked
+from fib_tests import engines, forked
 
 HERE = Path(__file__).resolve().parent
 FAULTS = (
@@ -26,20 +25,12 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(fault, folder):
-    settings = {
-        "FIB_PLUGINS": "fib_adapters_flashinfer",
-        "FIB_DATASET_PATH": str(folder / "nothing"),
-        "FIB_CACHE_PATH": str(folder / "cache"),
-        "FLASHINFER_WORKSPACE_BASE": str(folder / "flashinfer"),
-    }
-    dropped = ("FIB_NO_PLUGINS", "FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING", "FIB_ADAPTERS")
-    kept = {key: value for key, value in os.environ.items() if key not in dropped}
     command = [sys.executable, str(HERE / "storm.py"), fault, str(folder)]
     # What an interpreter does at its end is that of a new one only.
     if fault == "shutdown":
         pipes = {"capture_output": True, "text": True}
-        return subprocess.run(command, env={**kept, **settings}, timeout=110, **pipes)
-    return forked.run(command, env={**kept, **settings}, timeout=110)
+        return subprocess.run(command, env=engines.environment(folder), timeout=110, **pipes)
+    return forked.run(command, env=engines.environment(folder), timeout=110)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

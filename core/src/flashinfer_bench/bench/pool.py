@@ -212,12 +212,12 @@ class WorkerPool:
             if kept:
                 self._idle[key] = worker
             else:
-                self._end(worker)
+                self._end(worker.candidate)
 
     def _take(self, key: WorkerKey) -> Worker:
         worker = self._idle.pop(key, None)
         if worker is not None and not worker.candidate.alive:
-            self._end(worker)
+            self._end(worker.candidate)
             worker = None
         if worker is None:
             self.executor.start()
@@ -246,12 +246,12 @@ class WorkerPool:
             self._adopting.result()
         if candidate.alive:
             return candidate
-        candidate.close()
+        self._end(candidate)
         return None
 
-    def _end(self, worker: Worker) -> None:
+    def _end(self, candidate: Candidate) -> None:
         # In the background, while the next one starts: the end of a process takes as long.
-        self._closing.append(in_thread("fib-close", worker.candidate.close))
+        self._closing.append(in_thread("fib-close", candidate.close))
 
     def settle(self) -> None:
         """Wait until the workers that were given up have really ended, and the next one is up."""
@@ -264,10 +264,9 @@ class WorkerPool:
         """End all idle workers, and wait until they have ended."""
         while self._idle:
             _, worker = self._idle.popitem()
-            self._end(worker)
-        candidate = self._taken()
-        if candidate is not None:
-            candidate.close()
+            self._end(worker.candidate)
+        if (candidate := self._taken()) is not None:
+            self._end(candidate)
         self.settle()
 
     def interrupt(self) -> None:

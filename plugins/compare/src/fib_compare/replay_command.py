@@ -142,8 +142,9 @@ def _chosen(
         raise ConfigError("--last requires a single dataset", hint="give files of one dataset only")
     for root in found or dataset_roots([local] if local else None):
         trace_set = TraceSet.from_path(root, on_error="collect")
-        every = (Target(trace) for group in trace_set.traces.values() for trace in group)
-        kept = matching(found.get(root) or latest([*every]), *filters)
+        every = [trace for group in trace_set.traces.values() for trace in group]
+        targets = found[root] if found else latest([*map(Target, every)])
+        kept = matching(targets, *filters)
         yield trace_set, kept if last is None else latest(kept, last)
 
 

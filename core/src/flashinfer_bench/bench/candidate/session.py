@@ -270,7 +270,7 @@ def _notes_of(timer: Timer) -> list[str]:
     return [clip(note, MAX_NAME) for note in timer.take_notes()[: wire.MAX_NOTES]]
 
 
-def _problem(request: Union[wire.Load, wire.Compile]) -> tuple[Definition, Solution]:
+def _problem(request: wire.Problem) -> tuple[Definition, Solution]:
     from flashinfer_bench.data import Definition, Solution
 
     definition = Definition.model_validate_json(request.definition)

@@ -121,8 +121,8 @@ class Confine(Message):
     hidden: Annotated[list[Path], Meta(max_length=256)]
 
 
-class Load(Message):
-    """Build a solution. Reply: `Loaded`.
+class Problem(Message):
+    """Base of what concerns a solution of a definition.
 
     Attributes
     ----------
@@ -134,19 +134,15 @@ class Load(Message):
     solution: str
 
 
-class Compile(Message):
+class Load(Problem):
+    """Build a solution. Reply: `Loaded`."""
+
+
+class Compile(Problem):
     """Do the part of a build that other processes can use. Reply: `Compiled`.
 
     Nothing of the solution is run. `Load` may follow, for the same solution.
-
-    Attributes
-    ----------
-    definition, solution : str
-        JSON of the format.
     """
-
-    definition: str
-    solution: str
 
 
 class PutInputs(Message):
