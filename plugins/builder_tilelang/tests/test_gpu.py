@@ -1,6 +1,7 @@
 """Kernels that run on a GPU; skipped where there is none."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from flashinfer_bench.errors import BuildError
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.skipif(find_spec("tilelang") is None, reason="tilelang is not installed"),
 ]
 
 MATRIX = {"shape": ["m", "k"], "dtype": "float16"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parent
 _IN_WHEEL = _PACKAGE / "_template"
-_IN_REPOSITORY = _PACKAGE.parents[3] / "examples" / "fib-builder-example"
+_IN_REPOSITORY = _PACKAGE / "../../../../examples/fib-builder-example"
 _SMALL = _PACKAGE / "plugin_template"
 
 # Files that tools leave behind, for example bytecode of an installed template.
