@@ -37,6 +37,7 @@ _PROVIDED = {
         )
     },
     "fib-sandbox-linux": {"sandbox": "linux"},
+    "fib-serve": {"command": "serve submit"},
     "fib-testing": {"command": "plugins_new"},
     "fib-timing-cuda": {
         "command": "timers",

@@ -57,6 +57,7 @@ VARIABLES = (
     Variable("FIB_SANDBOX_FILE_MB", "4096", "limit for each file that a solution writes"),
     Variable("FIB_SANDBOX_PROCESSES", "64 per core", "limit for processes and threads"),
     Variable("FIB_SANDBOX_WRITABLE", "", "folders that solutions may write to, separated by ':'"),
+    Variable("FIB_SERVE_TOKEN", "", "token that fib submit sends to a server"),
     Variable("FIB_LOG_LEVEL", "", "default of --log-level"),
     Variable("FIB_TRACEBACK", "0", "1 prints the traceback of every error of the command line"),
 )
@@ -286,9 +287,14 @@ def cuda_arch_list() -> tuple[str, ...]:
 
 
 def set_variables() -> dict[str, str]:
-    """Return the raw values of those of `VARIABLES` that are set, by name, for reports."""
-    names = (variable.name for variable in VARIABLES)
-    return {name: os.environ[name] for name in names if name in os.environ}
+    """Return the raw values of those of `VARIABLES` that are set, by name, without secrets."""
+    names = (variable.name for variable in VARIABLES if variable.name in os.environ)
+    return {name: "***" if name.endswith("_TOKEN") else os.environ[name] for name in names}
+
+
+def serve_token() -> Optional[str]:
+    """Return ``FIB_SERVE_TOKEN``, the token for a server; None if it is not set."""
+    return os.environ.get("FIB_SERVE_TOKEN") or None
 
 
 @contextmanager

@@ -50,7 +50,10 @@ class Browser:
         options = [
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *("--no-first-run", "--disable-background-networking", "--disable-extensions"),
-            *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}"),
+            *(
+                "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+                f"--user-data-dir={profile}",
+            ),
             *("--remote-debugging-pipe", "about:blank"),
         ]
         self._process = subprocess.Popen(

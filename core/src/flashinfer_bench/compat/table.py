@@ -88,6 +88,12 @@ MODULES: Mapping[str, str] = {
     "data.transfer.subset": "fib_datasets.transfer.subset",
     "data.utils": "data.base",
     "data.validate": "validate",
+    "serve": "fib_serve.first_release",
+    "serve.app": "fib_serve.first_release:app fib_serve.first_release:init_app",
+    "serve.scheduler": "fib_serve.first_release:Scheduler",
+    "serve.task_store": (
+        "fib_serve.records:Task fib_serve.records:TaskStatus TaskStore=fib_serve.store:Store"
+    ),
     "tracing.policy": "tracing.policies",
     "tracing.tracing": "tracing.api",
     "tracing.workload_entry": "tracing.policies:WorkloadEntry",

@@ -69,11 +69,14 @@ class Reasons(RunAddition):
         Stop the run after this number of failures.
     junit : Path, optional
         Write a JUnit XML file.
+    hint : str, optional
+        Where to read more. Default: the command that shows the first failure.
     """
 
     resume: bool = False
     most: Optional[int] = None
     junit: Optional[Path] = None
+    hint: Optional[str] = None
     _traces: list[Trace] = field(default_factory=list)
     _skipped: list[Skipped] = field(default_factory=list)
     _failed: int = 0
@@ -169,7 +172,8 @@ class Reasons(RunAddition):
         if len(groups) > _REASONS_SHOWN:
             talk(f"  … and {len(groups) - _REASONS_SHOWN} more reasons")
         named = [groups[0].solutions[0][1], *([str(self._root)] if self._root else [])]
-        talk(f"hint: {shlex.join(['fib', 'show', *named])!r} shows log, source and settings")
+        shown = f"{shlex.join(['fib', 'show', *named])!r} shows log, source and settings"
+        talk(f"hint: {self.hint or shown}")
 
 
 def _say(text: str) -> None:
