@@ -248,3 +248,20 @@ def test_mistakes_of_the_service_are_not_shown(
     assert "secret" not in answer.text
     assert answer.headers["x-content-type-options"] == "nosniff"
     app.state.store.close()
+
+
+def test_nobody_submits_in_the_name_of_another(
+    client: TestClient, store: Store, secrets: dict[str, str]
+) -> None:
+    for account, author in (("submitter", "submitter"), ("admin", "bob")):
+        body = {"solution": solution(author="bob"), "force": True}
+        answer = client.post("/evaluate", json=body, headers=bearer(secrets[account]))
+        assert answer.status_code == 200, answer.text
+        assert store.solution_of(answer.json()["task_id"])["author"] == author
+
+
+def test_a_name_is_made_unique_once(client: TestClient) -> None:
+    first = client.post("/evaluate", json={"solution": solution()}).json()
+    again = solution(first["normalized_solution_name"])
+    second = client.post("/evaluate", json={"solution": again}).json()
+    assert second["normalized_solution_name"] == first["normalized_solution_name"]

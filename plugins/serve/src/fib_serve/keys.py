@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench._version import __version__
+from flashinfer_bench import __version__
 from flashinfer_bench.bench.digests import definition_digest
 from flashinfer_bench.data import Solution
 

@@ -175,7 +175,8 @@ class Service:
         token : Token
             Who submits it.
         solution : mapping
-            The solution as JSON; its name is made unique by its content.
+            The solution as JSON; its name is made unique by its content, and its author is the
+            name of the token, unless that is an admin's.
         workload_uuids : sequence of str, optional
             On what it is evaluated; by default on all workloads of its definition.
         priority : int
@@ -192,7 +193,7 @@ class Service:
             raise HTTPException(403, "only an admin may give a priority; leave it out")
         try:
             # An invalid name of a file in it is an error of its own.
-            unique = dict_to_dataclass(dict(solution), Solution).with_unique_name()
+            unique = _named(dict_to_dataclass(dict(solution), Solution), token)
         except (DataError, RecursionError) as error:
             raise HTTPException(422, f"the solution is not valid: {error}") from None
         definition = self.catalog.definition(unique.definition)
@@ -378,3 +379,12 @@ def _verdict(trace: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what is told of a trace of a hidden workload."""
     status = ((trace or {}).get("evaluation") or {}).get("status")
     return {"workload": {"uuid": HIDDEN}, "evaluation": {"status": status}}
+
+
+def _named(solution: Solution, token: Token) -> Solution:
+    """Return a solution under the name and by the author that the service knows it by."""
+    if not token.role.allows(Role.ADMIN):  # nobody submits in another's name
+        solution = solution.model_copy(update={"author": token.name})
+    unique = solution.with_unique_name()
+    digest = unique.name.removeprefix(solution.name)
+    return solution if solution.name.endswith(digest) else unique

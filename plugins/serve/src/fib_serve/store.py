@@ -496,7 +496,7 @@ class Store:
             )
             values += [task, task]
         rows = self._read(f"{query} ORDER BY id LIMIT ?", *values, limit)
-        return [Event(number, of, kind, at, json.loads(data)) for number, of, kind, at, data in rows]
+        return [Event(row[0], row[1], row[2], row[3], json.loads(row[4])) for row in rows]
 
     def last_event(self) -> int:
         """Return the id of the newest event; 0 if there is none."""

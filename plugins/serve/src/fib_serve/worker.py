@@ -15,6 +15,7 @@ import signal
 import sqlite3
 import sys
 import threading
+import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 """How often a worker looks for tasks, and for cancellation, if nobody wakes it."""
 
+_BETWEEN_S = 15.0  # more than the processes of a run may take to end
 _OF_TASKS = ("device", "definitions", "solutions")
 _MAX_TORN_BYTES = 1 << 20  # of a line that a killed process left, which is then moved elsewhere
 
@@ -290,7 +292,8 @@ class TaskWorker:
     name : str
         By which the store knows this worker.
     settings : dict
-        As for `BenchmarkConfig.default`. Without ``sandbox`` it is ``strict`` where the system
+        As for `BenchmarkConfig.default`, but that tolerances go by dtype unless ``tolerance`` says
+        otherwise. Without ``sandbox`` it is ``strict`` where the system
         offers that, otherwise ``auto``.
     send : callable
         Takes messages for the server.
@@ -316,9 +319,12 @@ class TaskWorker:
         self._store, self._name, self._send = store, name, send
         (self._device,) = choose_devices(device)
         given = {
-            key: value
-            for key, value in settings.items()
-            if value is not None and key not in _OF_TASKS
+            "tolerance": "dtype",  # nobody wins by computing in less precision than asked for
+            **{
+                key: value
+                for key, value in settings.items()
+                if value is not None and key not in _OF_TASKS
+            },
         }
         self._config = BenchmarkConfig.default(**given, device=self._device)
         if "sandbox" not in given:
@@ -333,7 +339,7 @@ class TaskWorker:
         )
         self._main = threading.get_ident()
         self._current: Optional[str] = None
-        self._interruptible = False
+        self._interruptible, self._broken_into = False, 0.0
         self._work, self._look = threading.Event(), threading.Event()
 
     def wake(self) -> None:
@@ -382,11 +388,15 @@ class TaskWorker:
                 self._interruptible, self._current = False, None
         except _TaskCancelled:
             return TaskStatus.CANCELLED, None
-        except (RunnerFatalError, StorageError, sqlite3.Error):
+        except (StorageError, sqlite3.Error):
             raise
-        except FibError as error:
-            return TaskStatus.FAILED, str(error)
         except Exception as error:  # the next task may be fine
+            if self._store.is_cancelled(task.id):  # what it broke into may call it by another name
+                return TaskStatus.CANCELLED, None
+            if isinstance(error, RunnerFatalError):
+                raise
+            if isinstance(error, FibError):
+                return TaskStatus.FAILED, str(error)
             logger.exception("task %s", task.id)
             return TaskStatus.FAILED, f"the service has an error: {type(error).__name__}: {error}"
         results = {one.workload: one for one in self._store.results(task.id)}
@@ -410,7 +420,7 @@ class TaskWorker:
             return
         self._writer.has_solution(solution)  # tells now if its traces could not be kept
         self._subject.hold(task, solution, left)
-        self._interruptible = True
+        self._interruptible, self._broken_into = True, -_BETWEEN_S
         self._benchmark.run_all()
         self._subject.traces = {}
 
@@ -440,8 +450,10 @@ class TaskWorker:
                 signal.pthread_kill(self._main, signal.SIGUSR1)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if self._interruptible:
-            self._interruptible = False  # once: what follows must be able to end the processes
+        # Not again at once: what follows must be able to end the processes. But again: there are
+        # places, such as finalizers, where exceptions are lost.
+        if self._interruptible and time.monotonic() - self._broken_into > _BETWEEN_S:
+            self._broken_into = time.monotonic()
             raise _TaskCancelled
 
 
