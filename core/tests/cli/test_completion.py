@@ -20,11 +20,13 @@ OPEN = {
     *("DIR", "FILE", "FOLDER", "PATH", "ARCHIVE", "ARCHIVE|FOLDER", "REPORT.json", "TRACE"),
     *("DATASET", "[DATASET]", "[REPO[@REV]]", "N", "S", "X", "P...", "MHZ", "RATIO", "SIZE"),
     *("DATE", "TIME", "KEY=VALUE", "NAME=SIZE...", "AXIS=SIZE...", "AUTHOR", "TEXT..."),
+    *("URL", "ADDRESS", "ORIGIN", "TOKEN", "FILE|FOLDER"),
 }
 OPEN_ONES = {
     *("new definition name", "new solution name", "plugins new name"),
     *("apply build hardware", "apply explain hardware", "apply list hardware"),
-    *("report visualize title", "import max_gib"),
+    *("report visualize title", "import max_gib", "serve token add name"),
+    "serve token revoke name",
 }
 PLUGIN = """
 from flashinfer_bench.plugins import CommandSpec, TimerSpec, hookimpl

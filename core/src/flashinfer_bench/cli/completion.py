@@ -120,6 +120,7 @@ _OFFERED: dict[str, _Source] = {
     **{f"--{name}": _setting(name) for name in ("cache", "sandbox", "tolerance", "trust")},
     "--checks": _records("check", "layer"),
     "--device": _devices,
+    "--devices": _devices,
     "--executor": _records("executor"),
     "--kind": _constant("plugins:KINDS"),
     "--language": _records("language"),
