@@ -104,6 +104,13 @@ def workers_of(store: Store) -> list[int]:
     return found
 
 
+def parent_of(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return 0
+
+
 @contextlib.asynccontextmanager
 async def running(store: Store, settings: Settings) -> Any:
     told: list[None] = []
@@ -130,7 +137,8 @@ def test_a_killed_worker_is_replaced_and_its_task_begun_again(store, root):
             await until(lambda: supervisor.workers[0].task == first.id)
             assert supervisor.workers[0].healthy
             assert supervisor.workers[0].hardware
-            (process,) = workers_of(store)
+            # Processes that it is just starting have its command line for a moment.
+            (process,) = (one for one in workers_of(store) if parent_of(one) == os.getpid())
             os.kill(process, signal.SIGKILL)
             await until(lambda: supervisor.workers[0].restarts == 1)
             await until(lambda: supervisor.workers[0].task == first.id)
