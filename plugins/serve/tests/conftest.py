@@ -18,6 +18,7 @@ from fastapi.testclient import TestClient
 
 from fib_serve.app import ServeSettings, create_app
 from fib_serve.store import Store
+from fib_tests.browser import *  # noqa: F403
 from fib_tests.scaled_add import DEFINITION
 from fib_tests.serving import NAME, UUIDS, add_solution, solution, workload
 
@@ -71,6 +72,19 @@ def make_client(settings: ServeSettings) -> Iterator[Callable[..., TestClient]]:
             return opened.enter_context(client)
 
         yield make
+
+
+@pytest.fixture
+def client(make_client: Callable[..., TestClient]) -> TestClient:
+    """A client of a service without workers."""
+    return make_client()
+
+
+@pytest.fixture
+def store(client: TestClient) -> Store:
+    """Its database."""
+    found: Store = client.app.state.store  # type: ignore[attr-defined]
+    return found
 
 
 @dataclass(frozen=True)

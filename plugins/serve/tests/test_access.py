@@ -31,18 +31,6 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def client(make_client: Callable[..., TestClient]) -> TestClient:
-    """A client of a service that has tokens, or will have."""
-    return make_client()
-
-
-@pytest.fixture
-def store(client: TestClient) -> Store:
-    found: Store = client.app.state.store  # type: ignore[attr-defined]
-    return found
-
-
-@pytest.fixture
 def secrets(store: Store) -> dict[str, str]:
     """Headers for an account of each role; ``other`` is a second submitter."""
     roles = {"reader": Role.READER, "submitter": Role.SUBMITTER, "admin": Role.ADMIN}

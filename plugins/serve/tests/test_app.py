@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 WRONG = "def run(x, y, scale):\n    return x\n"
 
 
-@pytest.fixture
-def client(make_client: Callable[..., TestClient]) -> TestClient:
-    return make_client()
-
-
-@pytest.fixture
-def store(client: TestClient) -> Store:
-    found: Store = client.app.state.store  # type: ignore[attr-defined]
-    return found
-
-
 def submit(client: TestClient, source: Optional[str] = None, **body: Any) -> str:
     answer = client.post("/evaluate", json={"solution": solution(source=source), **body})
     assert answer.status_code == 200, answer.text

@@ -17,7 +17,6 @@ from fib_serve.app import create_app
 from fib_serve.pages import difference, duration
 from fib_serve.records import Role, TaskStatus
 from fib_serve.service import ServeSettings
-from fib_tests.browser import CHROMIUM, Browser
 from fib_tests.cli import clean_environment, maker  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from fib_serve.store import Store
+    from fib_tests.browser import Browser
     from fib_tests.dataset_maker import DatasetMaker
 
 HOSTILE = "<script>pwned=1</script>"
@@ -364,22 +364,9 @@ def address(app: FastAPI) -> Iterator[str]:
     thread.join(30)
 
 
-@pytest.fixture(scope="module")
-def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser that reaches this machine, but no other."""
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    found = Browser(tmp_path_factory.mktemp("browser"))
-    yield found
-    found.close()
-
-
 @pytest.fixture
-def visit(one_browser: Browser, address: str) -> Iterator[Any]:
+def visit(browser: Browser, address: str) -> Iterator[Any]:
     """Opens a page of the server; none may have an error or load anything from elsewhere."""
-    browser = one_browser
-    browser.prefer("light")
-    browser.size(1280)
     browser.problems.clear()
     browser.requests.clear()
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fib_serve.records import TaskStatus
-from fib_serve.store import Store
+from fib_serve.store import Store, database_of
 from fib_serve.supervisor import Supervisor
 from fib_tests.scaled_add import DEFINITION
+from fib_tests.serving import solution
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,18 +67,16 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(root: Path) -> Store:
     """The database beside it."""
-    return Store(root / "serve" / "serve.sqlite3")
+    return Store(database_of(root))
 
 
 def submit(store: Store, name: str, code: str) -> Task:
-    spec = {"language": "python", "target_hardware": ["cpu"], "entry_point": "main.py::run"}
-    solution = {"name": name, "definition": NAME, "author": "tester", "spec": spec}
-    spec |= {"destination_passing_style": False}
-    solution["sources"] = [{"path": "main.py", "content": code}]
+    content = solution(name, code)
+    content["spec"]["destination_passing_style"] = False
     return store.submit(
         owner="me",
         definition=NAME,
-        solution=solution,
+        solution=content,
         solution_name=name,
         workloads=["w0"],
         key=name,

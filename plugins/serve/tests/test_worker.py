@@ -18,9 +18,10 @@ import pytest
 
 from fib_serve.keys import settings_key, task_key
 from fib_serve.records import TaskStatus
-from fib_serve.store import Store
+from fib_serve.store import Store, database_of
 from fib_serve.worker import DatasetWriter
 from fib_tests.scaled_add import DEFINITION
+from fib_tests.serving import solution
 from flashinfer_bench.data import Definition, Solution, TraceSet
 
 if TYPE_CHECKING:
@@ -61,19 +62,14 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
     """The database beside it."""
-    with contextlib.closing(Store(root / "serve" / "serve.sqlite3")) as made:
+    with contextlib.closing(Store(database_of(root))) as made:
         yield made
 
 
 def content_of(name: str, code: str, author: str = "tester") -> dict[str, Any]:
-    spec = {"language": "python", "target_hardware": ["cpu"], "entry_point": "main.py::run"}
-    return {
-        "name": name,
-        "definition": DEFINITION["name"],
-        "author": author,
-        "spec": {**spec, "destination_passing_style": False},
-        "sources": [{"path": "main.py", "content": code}],
-    }
+    content = solution(name, code, author=author)
+    content["spec"]["destination_passing_style"] = False
+    return content
 
 
 def submit(store: Store, name: str, code: str, **changes: Any) -> Task:

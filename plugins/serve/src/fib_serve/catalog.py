@@ -176,12 +176,10 @@ class DatasetView:
         """Read what has changed, and rank it; this takes up to seconds."""
         with self._lock:
             self._looked = time.monotonic()
+            whole, self._partial = self._partial, True
             try:
-                self._now = self._look(self._now or _Snapshot(), whole=self._partial)
+                self._now = self._look(self._now or _Snapshot(), whole=whole)
                 self._partial = False
-            except BaseException:
-                self._partial = True
-                raise
             finally:
                 self._looked = time.monotonic()
 

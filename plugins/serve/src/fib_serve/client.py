@@ -21,7 +21,7 @@ from typing import (
 
 import httpx
 
-from fib_serve.records import Event, TaskStatus
+from fib_serve.records import HIDDEN, Event, TaskStatus
 from flashinfer_bench.data import (
     Definition,
     Environment,
@@ -157,10 +157,6 @@ class TaskView:
             solution=self.solution,
             evaluation=verdict,
         )
-
-
-HIDDEN = "hidden"
-"""The uuid that stands for those of hidden workloads."""
 
 
 # ------------------------------------------------------------------ what both clients share

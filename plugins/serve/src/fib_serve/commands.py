@@ -165,12 +165,12 @@ def _uuids(file: Optional[Path]) -> frozenset[str]:
 
 def _store(local: Optional[Path], database: Optional[Path], *, make: bool = False) -> Store:
     """Open the database that a subcommand is about; `make` it if there is none."""
-    file = database or _root(local) / "serve" / "serve.sqlite3"
+    from fib_serve.store import Store, database_of
+
+    file = database or database_of(_root(local))
     if not (make or file.exists()):
         hint = "it is made by the first 'fib serve', or 'fib serve token add'"
         raise ConfigError(f"the database {file} does not exist", hint=hint)
-    from fib_serve.store import Store
-
     return Store(file)
 
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional
 
+HIDDEN = "hidden"
+"""The uuid by which hidden workloads are told."""
+
 
 class TaskStatus(str, Enum):
     """Where a task is; the first four are those of the original service."""

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field
 from fib_serve.catalog import DatasetView
 from fib_serve.keys import settings_key, task_key
 from fib_serve.notifier import Notifier, is_final
-from fib_serve.records import Event, Role, Task, TaskStatus, Token
-from fib_serve.store import TooManyTasks
+from fib_serve.records import HIDDEN, Event, Role, Task, TaskStatus, Token
+from fib_serve.store import TooManyTasks, database_of
 from flashinfer_bench.data import Solution
 from flashinfer_bench.data.json_codec import dict_to_dataclass
 from flashinfer_bench.errors import ConfigError, DataError
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fib_serve.store import Store
-    from fib_serve.supervisor import Supervisor
+    from fib_serve.supervisor import Supervisor, WorkerState
 
 _PRIORITIES = 1_000
-HIDDEN = "hidden"
-"""The uuid by which hidden workloads are told."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class ServeSettings:
     @property
     def database_file(self) -> Path:
         """Where the database is."""
-        return self.database or self.dataset / "serve" / "serve.sqlite3"
+        return self.database or database_of(self.dataset)
 
 
 class EvaluateBody(BaseModel):
@@ -150,9 +148,12 @@ class Service:
         if self.supervisor is not None:
             self.supervisor.wake()
 
+    @property
+    def _workers(self) -> list[WorkerState]:
+        return self.supervisor.workers if self.supervisor is not None else []
+
     def _settings_key(self) -> str:
-        workers = self.supervisor.workers if self.supervisor is not None else []
-        known = {one.hardware for one in workers}
+        known = {one.hardware for one in self._workers}
         # Until workers have told what they run on, results of earlier hardware must not be taken.
         hardware = (
             self._unknown if None in known or not known else ", ".join(sorted(map(str, known)))
@@ -331,7 +332,7 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """Return the JSON of ``GET /health``."""
-        workers = self.supervisor.workers if self.supervisor is not None else []
+        workers = self._workers
         counts = self.store.counts()
         healthy = bool(workers) and all(one.healthy for one in workers)
         return {
@@ -342,7 +343,7 @@ class Service:
 
     def metrics(self) -> str:
         """Return the metrics in the text format of Prometheus."""
-        workers = self.supervisor.workers if self.supervisor is not None else []
+        workers = self._workers
         return "".join(
             [
                 _metric("tasks", "gauge", "Tasks by status.", "status", {

@@ -57,6 +57,11 @@ CREATE TABLE tokens (
 _UPGRADES: dict[int, str] = {0: _SCHEMA}
 
 
+def database_of(dataset: Path) -> Path:
+    """Return where the database is if nobody names another place."""
+    return dataset / "serve" / "serve.sqlite3"
+
+
 class StoreTooNew(FibError):
     """The database was written by a later release."""
 
@@ -144,12 +149,8 @@ class Store:
         """Lend what executes statements of one transaction."""
         connection = self._connection()
         connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:  # commits, or rolls back
             yield _Run(connection)
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
 
     def submit(
         self,
