@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,22 @@ class TestRun:
         assert eventually(lambda: not alive(int(note.read_text())))
         assert "an evaluation may take 5 s" in found[0].evaluation.log
         assert found[0].evaluation.provenance.transient
+
+    def test_interrupt_ends_compilers(self, in_c, problems, catalog, tmp_path):
+        note = tmp_path / "pid"
+        dataset = problems.dataset(in_c("hangs", f"hang {note}"), in_c("good"))
+
+        def interrupt():
+            assert eventually(note.exists)
+            benchmark.interrupt()
+
+        with Benchmark(dataset, BenchmarkConfig(**SETTINGS), catalog=catalog) as benchmark:
+            threading.Thread(target=interrupt, daemon=True).start()
+            assert benchmark.evaluate().traces == {}
+            assert eventually(lambda: not alive(int(note.read_text())))
+            config = BenchmarkConfig(**SETTINGS, solutions=["good"])
+            (trace,) = benchmark.evaluate(config).traces["double"]
+            assert trace.evaluation.status == "PASSED"
 
 
 def test_ctrl_c_ends_compilers(in_c, problems, tmp_path):

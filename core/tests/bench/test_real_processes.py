@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -226,6 +228,35 @@ def test_hang_costs_its_time_limit_only(benchmark):
         assert trace.evaluation.provenance.wall_s < 60
     assert "going" in first.evaluation.log
     assert "an evaluation may take 3 s" in first.evaluation.log
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_the_next_one_is_whole(problems, tmp_path):
+    note = tmp_path / "note"
+    at_once = f"import time\nopen({str(note)!r}, 'w').close()\ntime.sleep(1000)"
+    when_called = "def run(x):\n    " + at_once.replace("\n", "\n    ")
+    dataset = problems.dataset(
+        problems.good("good"),
+        problems.solution(when_called, "call"),
+        problems.solution(at_once, "import"),
+        problems.good("reference", "slow"),
+        definitions=[problems.definition(), problems.definition("slow", reference=when_called)],
+    )
+
+    def interrupt():
+        while not note.exists():
+            time.sleep(0.01)
+        benchmark.interrupt()
+
+    with Benchmark(dataset, BenchmarkConfig(**SETTINGS)) as benchmark:
+        benchmark.interrupt()  # of no run
+        for name in ("call", "import", "reference"):
+            note.unlink(missing_ok=True)
+            threading.Thread(target=interrupt, daemon=True).start()
+            benchmark.config = BenchmarkConfig(**SETTINGS, solutions=["good", name])
+            found = benchmark.run_all().traces
+            assert [trace.solution for trace in found.get("double", [])] == ["good"]
+            assert "slow" not in found
+            assert benchmark.skipped == ()
 
 
 @pytest.mark.parametrize("isolated", [False, True])

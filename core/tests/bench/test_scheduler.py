@@ -20,6 +20,7 @@ class StubRunner:
     def __init__(self, device):
         self.device = device
         self.stop = threading.Event()
+        self.interrupted = False
         self.closed_by = []
 
     def interrupt(self):
@@ -162,7 +163,8 @@ class TestScheduler:
 
             benchmark.LAST_WORDS_S = pool.LAST_WORDS_S = 0.1
             definition = SimpleNamespace(name="d")
-            runner = SimpleNamespace(device="cuda:0", interrupt=lambda: None)
+            stop = {"interrupted": False, "interrupt": lambda: None}
+            runner = SimpleNamespace(device="cuda:0", **stop)
             try:
                 benchmark.Scheduler([WorkItem(definition, None, ())], [runner], stuck).run()
             except KeyboardInterrupt:

@@ -63,7 +63,8 @@ def make_client(settings: ServeSettings) -> Iterator[Callable[..., TestClient]]:
 
     The service is that of ``client.app``, its store ``client.app.state.store``.
     """
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as opened, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fib_serve.notifier._POLL_S", 0.05)  # tests do the work of workers
 
         def make(**changes: Any) -> TestClient:
             app = create_app(replace(settings, **changes), workers=False)

@@ -211,6 +211,7 @@ def test_a_public_server_needs_a_token(settings: ServeSettings) -> None:
         run_server(replace(settings, host="0.0.0.0"))
     with pytest.raises(ConfigError, match="token"):
         run_server(replace(settings, host="0.0.0.0", public=True))
+    assert not settings.database_file.parent.exists()
 
 
 def test_an_address_in_use_is_told(settings: ServeSettings) -> None:

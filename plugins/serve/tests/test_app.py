@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from contextlib import closing
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from fib_serve.service import ServeSettings
     from fib_serve.store import Store
 
 WRONG = "def run(x, y, scale):\n    return x\n"
@@ -381,14 +383,36 @@ def test_a_real_server_evaluates_and_shuts_down(server: Any) -> None:
     assert server.process.wait(30) == 0
 
 
-def test_a_second_server_on_the_same_database_says_so(server: Any) -> None:
+def test_a_second_server_on_the_same_database_says_so(start_server: Any) -> None:
+    server = start_server(devices=())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match="another server uses the database"):
         run_server(replace(server.settings, port=port))
 
 
-def test_half_sent_requests_harm_nobody(server: Any) -> None:
+def test_unlike_devices_end_the_service(
+    settings: ServeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker"
+    worker.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        "device = sys.argv[sys.argv.index('--device') + 1]\n"
+        "print(json.dumps({'ready': {'hardware': f'chip of {device}'}}), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    with pytest.raises(ConfigError) as caught:
+        run_server(replace(settings, port=0, devices=("cpu", "cuda:0")))
+    assert "cpu is 'chip of cpu'" in caught.value.message
+    assert "cuda:0 is 'chip of cuda:0'" in caught.value.message
+    assert "one service for each kind" in str(caught.value.hint)
+
+
+def test_half_sent_requests_harm_nobody(start_server: Any) -> None:
+    server = start_server(devices=())
     head = b"POST /evaluate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
     address = ("127.0.0.1", server.settings.port)
     with closing(socket.create_connection(address)) as slow:

@@ -336,8 +336,9 @@ def test_events_that_may_not_be_read():
 # ------------------------------------------------------------------ a real service
 
 
-def test_a_solution_is_followed_to_its_verdicts(server):
+def test_a_solution_is_followed_to_its_verdicts(start_server, capfd):
     wrong = "def run(x, y, scale):\n    return 1 / 0\n"
+    server = start_server(log_level="WARNING")
     with Client(server.url) as client:
         server.wait_for_worker()
         accepted = client.submit(solution("bad", wrong))
@@ -352,6 +353,7 @@ def test_a_solution_is_followed_to_its_verdicts(server):
         assert list(client.events(accepted.task_id, after=client_last(client, task))) == []
         with pytest.raises(RequestRefused, match="finished already"):
             client.cancel(accepted.task_id)
+    assert " INFO " not in capfd.readouterr().err  # of the server and its worker
 
 
 def client_last(client: Client, task: Any) -> int:

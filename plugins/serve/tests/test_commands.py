@@ -58,8 +58,10 @@ HIDDEN = {"workload": {"uuid": "hidden"}, "evaluation": {"status": "INCORRECT_NU
 class PlayedServer:
     """Accepts everything, and tells the same verdicts of each task."""
 
-    def __init__(self, traces: list[dict[str, Any]], status: str = "completed") -> None:
-        self.traces, self.status = traces, status
+    def __init__(
+        self, traces: list[dict[str, Any]], status: str = "completed", **last: str
+    ) -> None:
+        self.traces, self.status, self.last = traces, status, last
         self.error = None if status == "completed" else "no verdict on 1 of 2 workloads: no CUDA"
         self.refusal: tuple[int, str] | None = None
         self.cut_after = -1  # the events that one stream has, before the server goes away
@@ -152,8 +154,10 @@ class PlayedServer:
                 return
             number += 1
             self.told[task] = number
-            kind = "evaluated" if number <= len(self.traces) else self.status
-            to.wfile.write(f"id: {number}\nevent: {kind}\ndata: {{}}\n\n".encode())
+            kind, data = "evaluated", {}
+            if number > len(self.traces):
+                kind, data = self.status, self.last
+            to.wfile.write(f"id: {number}\nevent: {kind}\ndata: {json.dumps(data)}\n\n".encode())
             to.wfile.flush()
 
 
@@ -383,6 +387,8 @@ def test_a_task_without_a_verdict_is_a_finding(fib, play, file):  # noqa: F811
     done = fib("submit", file, "--server", play(PASSED, status="failed").url, "--wait")
     assert done.exit_code == 1
     assert "failed: no verdict on 1 of 2 workloads: no CUDA" in done.stderr
+    server = play(PASSED, status="failed", code="capability")
+    assert fib("submit", file, "--server", server.url, "--wait").exit_code == 4
 
 
 def test_a_server_may_restart_while_it_is_waited_for(fib, play, file):  # noqa: F811

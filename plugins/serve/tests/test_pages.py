@@ -7,12 +7,14 @@ import re
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
+from fib_serve import pages
 from fib_serve.app import create_app
 from fib_serve.pages import difference, duration
 from fib_serve.records import Role, TaskStatus
@@ -341,6 +343,20 @@ def test_what_is_not_there_has_a_page_that_says_so(client, kind):
     assert answer.headers["content-type"].startswith("text/html")
     assert "<h1>Not found</h1>" in answer.text
     assert "nothing" in text(answer.text)
+
+
+def test_many_who_come_at_once_have_the_leaderboard_rendered_once(client, monkeypatch):
+    rendered, made = pages._overall, []
+
+    def slow(*given: Any) -> Any:
+        made.append(time.sleep(0.3))
+        return rendered(*given)
+
+    monkeypatch.setattr(pages, "_overall", slow)
+    with ThreadPoolExecutor(4) as several:
+        (text,) = set(several.map(lambda _: client.get("/ui").text, range(4)))
+    assert "double" in text
+    assert len(made) == 1
 
 
 # ----------------------------------------------------------------------------- a real browser

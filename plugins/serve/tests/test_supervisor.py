@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Settings:
 
     dataset: Path
     devices: tuple[str, ...] = ("cpu",)
+    log_level: str = "INFO"
     benchmark: dict[str, Any] = field(
         default_factory=lambda: {
             "warmup_runs": 0,
@@ -154,6 +156,21 @@ def test_a_killed_worker_is_replaced_and_its_task_begun_again(store, root):
     asyncio.run(scenario())
 
 
+def test_a_worker_that_stands_still_is_replaced(store, root, monkeypatch):
+    monkeypatch.setattr("fib_serve.supervisor.SILENT_S", 3.0)
+
+    async def scenario() -> None:
+        async with running(store, Settings(root)) as supervisor:
+            await until(lambda: supervisor.workers[0].healthy)
+            (process,) = (one for one in workers_of(store) if parent_of(one) == os.getpid())
+            os.kill(process, signal.SIGSTOP)
+            await until(lambda: not supervisor.workers[0].healthy)
+            await until(lambda: supervisor.workers[0].restarts and supervisor.workers[0].healthy)
+            assert process not in workers_of(store)
+
+    asyncio.run(scenario())
+
+
 def test_a_task_in_hand_waits_for_the_next_start(store, root):
     async def scenario() -> None:
         task = submit(store, "hangs", HANGS)
@@ -179,9 +196,11 @@ def test_a_device_may_have_two_workers_but_a_database_only_one_server(store, roo
     asyncio.run(scenario())
 
 
-def test_a_worker_that_cannot_start_is_tried_again(store, root):
+def test_a_worker_that_cannot_start_is_tried_again(store, root, monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+
     async def scenario() -> None:
-        async with running(store, Settings(root, ("cuda:77",))) as supervisor:
+        async with running(store, Settings(root)) as supervisor:
             await until(lambda: supervisor.workers[0].restarts >= 2)
             assert not supervisor.workers[0].healthy
 

@@ -84,6 +84,7 @@ class Benchmark:
         self._pending: list[Trace] = []
         self._skipped: tuple[Skipped, ...] = ()
         self._executors: dict[tuple[str, Optional[str]], Executor] = {}
+        self._runners: Sequence[Runner] = ()
         self._processes = ExitStack()
         self._entered = False
         _set_log_level(self.config, log_level)
@@ -158,6 +159,15 @@ class Benchmark:
         self._trace_set.add_traces(self._pending)
         self._pending.clear()
 
+    def interrupt(self) -> None:
+        """End the run that is going on, if one is; to be called from another thread.
+
+        The evaluation in hand is killed and has no result. The run returns the traces of those that
+        had ended, and the next run is an ordinary one.
+        """
+        for runner in self._runners:
+            runner.interrupt()
+
     def close(self) -> None:
         """End all child processes; idempotent.
 
@@ -201,7 +211,7 @@ class Benchmark:
             with suppress(OSError):  # only what is there can be hidden from solutions
                 (trace_set.root / TRACES).mkdir(exist_ok=True)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        runners = [
+        runners = self._runners = [
             kind(executor.device, executor=executor, catalog=catalog, sandbox=sandbox)
             for executor in executors
         ]
@@ -323,7 +333,7 @@ class Scheduler:
     def _serve(self, runner: Runner) -> None:
         definition = ""
         try:
-            while (item := self._take(definition)) is not None:
+            while not runner.interrupted and (item := self._take(definition)) is not None:
                 definition = item.definition.name
                 try:
                     self._work(runner, item)

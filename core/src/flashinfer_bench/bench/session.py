@@ -140,6 +140,8 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
     ahead : BuildAhead, optional
         Compiles solutions ahead of their evaluation, for all runners of a run together. The runner
         interrupts it with itself, but does not close it.
+    interrupted : bool
+        Whether `interrupt` has been called.
     """
 
     #: Idle processes that are kept for later evaluations of their solutions, by type of device.
@@ -163,7 +165,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
         self._pick_timer = cache(partial(pick_timer, self._catalog, device))
         self._failed_builds: dict[WorkerKey, CandidateFailed] = {}
         self._definition: Optional[Definition] = None
-        self._interrupted = False
+        self.interrupted = False
 
     @cached_property
     def environment(self) -> Environment:
@@ -357,7 +359,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
             if sandbox is not self._given[1]:
                 sandbox.require(executor)
             self._pool = WorkerPool(executor, keep=self.keep, sandbox=sandbox)
-        if self._interrupted:
+        if self.interrupted:
             self._pool.interrupt()
         return self._pool
 
@@ -373,7 +375,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
         RunnerFatalError
             If that fails: nothing else will work there either.
         """
-        if self._pool is None or self._interrupted or self._pool.executor.device == "cpu":
+        if self._pool is None or self.interrupted or self._pool.executor.device == "cpu":
             return
         import torch
 
@@ -384,6 +386,8 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
                     candidate.put_inputs(0, [torch.zeros(8)], {}, timeout_s=_ANSWER_TIMEOUT_S)
                 return
             except CandidateError as error:
+                if self._pool.interrupted:
+                    raise RunInterrupted("the run ended while the device was tried") from error
                 if is_last:
                     raise RunnerFatalError(
                         f"{self._pool.executor.device} no longer works: {error.message}",
@@ -393,7 +397,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
 
     def interrupt(self) -> None:
         """End what is going on, from another thread; `RunInterrupted` is raised in the runner's."""
-        self._interrupted = True
+        self.interrupted = True
         if self.ahead is not None:
             self.ahead.interrupt()
         if self._pool is not None:

@@ -444,23 +444,25 @@ def run_server(settings: ServeSettings) -> None:
     Raises
     ------
     ConfigError
-        If other machines could reach it without a token, its address is taken, or another server
-        uses the database.
+        If other machines could reach it without a token, its address is taken, another server uses
+        the database, or its devices are not of one kind.
     StorageError
         If the database cannot be used.
     """
+    if not settings.public and not is_loopback(settings.host):
+        raise ConfigError(
+            f"other machines could reach {settings.host!r}; that has to be asked for",
+            hint="give --public, or listen on 127.0.0.1",
+        )
+    no_token = ConfigError(
+        "a public service needs a token, and there is none",
+        hint="make one: fib serve token add NAME --role admin",
+    )
+    if settings.public and not settings.database_file.exists():  # `Store` would make it
+        raise no_token
     store = Store(settings.database_file)
-    if not is_loopback(settings.host) or settings.public:
-        if not settings.public:
-            raise ConfigError(
-                f"other machines could reach {settings.host!r}; that has to be asked for",
-                hint="give --public, or listen on 127.0.0.1",
-            )
-        if not any(one.revoked is None for one in store.tokens()):
-            raise ConfigError(
-                "a public service needs a token, and there is none",
-                hint="make one: fib serve token add NAME --role admin",
-            )
+    if settings.public and all(one.revoked is not None for one in store.tokens()):
+        raise no_token
     # Ranking in a thread must not keep the event loop waiting for as long as the default, 5 ms.
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(settings, store)
@@ -482,3 +484,6 @@ def run_server(settings: ServeSettings) -> None:
     finally:
         listening.close()
         store.close()
+    supervisor = app.state.service.supervisor
+    if supervisor is not None and supervisor.problem is not None:
+        raise supervisor.problem

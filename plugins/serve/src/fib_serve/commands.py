@@ -300,7 +300,8 @@ def submit(
     """Submit solutions to a server of 'fib serve'.
 
     With --wait, exit codes are those of 'fib run': 0 if everything was evaluated and, under
-    --strict, passed; 1 if a task has no verdict; 4 if the server cannot be reached.
+    --strict, passed; 1 if a task has no verdict; 4 if the server cannot be reached, or its machine
+    lacks something that a solution needs.
     """
     level = set_up_logging(log_level, default="INFO")
     found = list(_solutions(files))
@@ -345,6 +346,7 @@ class _Sent:
     accepted: Submitted
     view: Optional[TaskView] = None
     traces: list[Trace] = field(default_factory=list)
+    code: str = ""
 
     @property
     def passed(self) -> list[Trace]:
@@ -496,6 +498,8 @@ class SubmitSession:
             elif event.kind == "evaluated":
                 with suppress(ServerFailed, ServerUnreachable):  # the next look shows it, too
                     self._show_new(sent, self._client.task(task))
+            elif event.kind == "failed":
+                sent.code = event.data.get("code", "")
         self._show_new(sent, self._client.wait(task))
 
     def _show_new(self, sent: _Sent, view: TaskView) -> None:
@@ -530,10 +534,11 @@ class SubmitSession:
         """Return the exit code, as of ``fib run``."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
-        views = [sent.view for sent in self._sent if sent.view is not None]
         failed = any(len(sent.passed) < len(sent.traces) for sent in self._sent)
-        without = any(view.status in _WITHOUT for view in views)
-        return ExitCode.FINDINGS if without or (strict and failed) else ExitCode.OK
+        without = [sent for sent in self._sent if sent.view and sent.view.status in _WITHOUT]
+        if (strict and failed) or any(sent.code != "capability" for sent in without):
+            return ExitCode.FINDINGS
+        return ExitCode.CAPABILITY if without else ExitCode.OK
 
 
 _WITHOUT = (TaskStatus.FAILED, TaskStatus.CANCELLED)

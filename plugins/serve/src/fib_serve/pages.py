@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import json
 import re
+import threading
 from collections import Counter
 from datetime import datetime, timezone
 from functools import cache, lru_cache
@@ -45,6 +46,7 @@ _SHOWN = 50
 _RANKED = 500  # rows of a table
 _KEPT = 40  # rendered leaderboards
 _EVENTS = 2_000
+_rendering = threading.Lock()
 # Names of accounts are in pages: no proxy may keep them. If browsers were to tell no referrer, they
 # would not tell the origin of a form, either, and it would be refused.
 _HEADERS = {"Cache-Control": "private, no-cache", "Referrer-Policy": "same-origin"}
@@ -257,13 +259,22 @@ def _setting(row: Mapping[str, Any]) -> str:
 
 
 def _kept(request: Request, name: str, rows: object, render: Callable[[], Markup]) -> Markup:
-    """Return a rendered part; it is made anew when the catalog has made its rows anew."""
-    state = request.app.state
-    if not hasattr(state, "pages_kept") or len(state.pages_kept) > _KEPT:
-        state.pages_kept = {}
-    known: tuple[object, Markup] = state.pages_kept.get(name, (None, Markup()))
-    if known[0] is not rows:
-        known = state.pages_kept[name] = (rows, render())
+    """Return a rendered part; it is made anew when the catalog has made its rows anew.
+
+    One request does so. Others get what was there before; at first they wait.
+    """
+    kept = _service(request).rendered
+    if len(kept) > _KEPT:
+        kept.clear()
+    known = kept.get(name)
+    if (known is None or known[0] is not rows) and _rendering.acquire(blocking=known is None):
+        try:
+            known = kept.get(name)
+            if known is None or known[0] is not rows:
+                known = kept[name] = (rows, render())
+        finally:
+            _rendering.release()
+    assert known is not None
     return known[1]
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from markupsafe import Markup
+
     from fib_serve.store import Store
     from fib_serve.supervisor import Supervisor, WorkerState
 
@@ -110,6 +112,7 @@ class Service:
         self.catalog = DatasetView(settings.dataset)
         self.notifier = Notifier(store, on_final=self.catalog.refresh_soon)
         self.requests: Counter[int] = Counter()
+        self.rendered: dict[str, tuple[object, Markup]] = {}  # parts of pages, and of what
         self.supervisor: Optional[Supervisor] = None
         self._started = False
         self.shut_down: Optional[Callable[[], None]] = None
@@ -128,7 +131,7 @@ class Service:
         if workers:
             from fib_serve.supervisor import Supervisor
 
-            found = Supervisor(self.store, self.settings, self.notifier.wake)
+            found = Supervisor(self.store, self.settings, self._on_worker)
             await found.start()
             self.supervisor = found
         await self.notifier.start()
@@ -147,6 +150,11 @@ class Service:
         self.notifier.wake()
         if self.supervisor is not None:
             self.supervisor.wake()
+
+    def _on_worker(self) -> None:
+        self.notifier.wake()
+        if self.supervisor is not None and self.supervisor.problem and self.shut_down is not None:
+            self.shut_down()
 
     @property
     def _workers(self) -> list[WorkerState]:

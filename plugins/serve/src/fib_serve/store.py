@@ -352,7 +352,9 @@ class Store:
         with self._changing() as run:
             run.tell(task_id, "stage", workload=workload, stage=stage)
 
-    def finish(self, task_id: str, status: TaskStatus, error: Optional[str] = None) -> None:
+    def finish(
+        self, task_id: str, status: TaskStatus, error: Optional[str] = None, **told: str
+    ) -> None:
         """End a task, and those that share its results.
 
         Parameters
@@ -363,12 +365,16 @@ class Store:
             A final one.
         error : str, optional
             Why it failed.
+        **told : str
+            What else the event says.
         """
         with self._changing() as run:
             if run("SELECT 1 FROM tasks WHERE id = ? AND status = 'running'", task_id).fetchone():
-                self._end(run, task_id, status, error)
+                self._end(run, task_id, status, error, **told)
 
-    def _end(self, run: _Run, task_id: str, status: TaskStatus, error: Optional[str]) -> None:
+    def _end(
+        self, run: _Run, task_id: str, status: TaskStatus, error: Optional[str], **told: str
+    ) -> None:
         if status is TaskStatus.CANCELLED:
             self._hand_on(run, task_id)
         query = "SELECT id FROM tasks WHERE duplicate_of = ? AND status = 'pending'"
@@ -378,7 +384,7 @@ class Store:
                 "UPDATE tasks SET status = ?, error = ?, finished = ?, stopping = 0 WHERE id = ?",
                 *(status.value, error, time.time(), one),
             )
-            run.tell(one, status.value, **({"error": error} if error else {}))
+            run.tell(one, status.value, **({"error": error} if error else {}), **told)
 
     def _hand_on(self, run: _Run, task_id: str) -> None:
         """Make the first of those that wait for the results of a task wait for a worker instead."""

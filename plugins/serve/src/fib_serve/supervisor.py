@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 TRY_AGAIN = 75
 """Exit status of a worker after trouble that is not the fault of a task, such as a full disk."""
 
+SILENT_S = 60.0
+"""After how long without a message a worker is replaced; it sends one every second."""
+
 _READY_S = 300.0  # importing everything from a cold disk takes a while
 _GRACE_S = 5.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S, _STABLE_S = 0.2, 30.0, 60.0
@@ -68,9 +71,15 @@ class Supervisor:
     store : Store
         The tasks.
     settings : ServeSettings
-        ``dataset``, ``devices`` and ``benchmark`` count; a device may be named several times.
+        ``dataset``, ``devices``, ``benchmark`` and ``log_level`` count; a device may be named
+        several times.
     on_event : callable
         Called in the event loop after something happened to a task or a worker.
+
+    Attributes
+    ----------
+    problem : ConfigError, optional
+        Why no task is evaluated any more: results of unlike devices would be mixed.
     """
 
     def __init__(self, store: Store, settings: ServeSettings, on_event: Callable[[], None]) -> None:
@@ -85,6 +94,7 @@ class Supervisor:
         self._keepers: list[asyncio.Task[None]] = []
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._stopping = asyncio.Event()
+        self.problem: Optional[ConfigError] = None
         self._lock = FileLock(store.path.with_name(f".{store.path.name}.server"), timeout=0)
 
     @property
@@ -119,10 +129,7 @@ class Supervisor:
         """End all workers; what they were about is begun again after the next start."""
         if self._loop is None:
             return
-        self._stopping.set()
-        for process in self._processes.values():
-            if process.stdin is not None:
-                process.stdin.close()
+        self._end_workers()
         if self._keepers:
             _, late = await asyncio.wait(self._keepers, timeout=_GRACE_S)
             for keeper in late:
@@ -131,6 +138,12 @@ class Supervisor:
         await asyncio.to_thread(self._store.requeue, blame=False)
         self._keepers, self._loop = [], None
         self._lock.release()
+
+    def _end_workers(self) -> None:
+        self._stopping.set()
+        for process in self._processes.values():
+            if process.stdin is not None:
+                process.stdin.close()
 
     def wake(self) -> None:
         """Have workers look for new tasks and for cancelled ones now; from any thread."""
@@ -169,15 +182,15 @@ class Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
 
-    async def _serve(self, number: int) -> int:
-        """Run one worker process to its end; return its exit status."""
-        state = self._states[number]
+    async def _serve(self, number: int) -> object:
+        """Run one worker process to its end; return its exit status, or why it was ended."""
+        state, settings = self._states[number], self._settings
         options = {
             "database": str(self._store.path.absolute()),
-            "dataset": str(self._settings.dataset.absolute()),
+            "dataset": str(settings.dataset.absolute()),
             "device": state.device,
             "name": state.name,
-            "benchmark": json.dumps(self._settings.benchmark),
+            "benchmark": json.dumps({"log_level": settings.log_level, **settings.benchmark}),
         }
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -192,11 +205,14 @@ class Supervisor:
             assert process.stdout is not None
             if self._stopping.is_set() and process.stdin is not None:
                 process.stdin.close()
-            first = await asyncio.wait_for(process.stdout.readline(), _READY_S)
-            self._hear(number, first)
-            async for line in process.stdout:
+            patience = _READY_S
+            while line := await asyncio.wait_for(process.stdout.readline(), patience):
                 self._hear(number, line)
+                patience = SILENT_S
             return await process.wait()
+        except asyncio.TimeoutError:
+            self._set(number, healthy=False)  # to end it may take a while
+            return f"it has said nothing for {patience:g} s"
         finally:
             del self._processes[state.name]
             with contextlib.suppress(ProcessLookupError):
@@ -208,8 +224,24 @@ class Supervisor:
             return
         message = json.loads(line)
         if "ready" in message:
-            self._set(number, healthy=True, hardware=message["ready"]["hardware"])
+            hardware = message["ready"]["hardware"]
+            self._set(number, healthy=self.problem is None, hardware=hardware)
+            self._compare_devices()
         elif "task" in message:
             self._set(number, task=message["task"])
-        else:
+        elif "event" in message:
             self._on_event()
+
+    def _compare_devices(self) -> None:
+        known = {one.hardware: one.device for one in self._states if one.hardware is not None}
+        if len(known) < 2 or self.problem is not None:
+            return
+        told = " and ".join(f"{device} is {hardware!r}" for hardware, device in known.items())
+        self.problem = ConfigError(
+            f"{told}: results of unlike devices do not belong in one queue",
+            hint="run one service for each kind, with its own --devices, --database and --port",
+        )
+        logger.error("no task is evaluated: %s", self.problem)
+        self._end_workers()
+        for number in range(len(self._states)):
+            self._set(number, healthy=False)

@@ -11,12 +11,11 @@ import argparse
 import json
 import logging
 import os
-import signal
 import sqlite3
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Optional
@@ -61,13 +60,12 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 """How often a worker looks for tasks, and for cancellation, if nobody wakes it."""
 
-_BETWEEN_S = 15.0  # more than the processes of a run may take to end
+# Between two signs of progress a run may compile, have the reference run, evaluate, measure again,
+# and at each step wait for others on the device.
+_STUCK_S, _STUCK_TIMEOUTS = 300.0, 8
+_LACKING = ({"capability"}, {"device"}, {"capability", "device"})  # kinds of skips
 _OF_TASKS = ("device", "definitions", "solutions")
 _MAX_TORN_BYTES = 1 << 20  # of a line that a killed process left, which is then moved elsewhere
-
-
-class _TaskCancelled(BaseException):
-    """Breaks into a run in the main thread, as Ctrl-C does."""
 
 
 class DatasetWriter:
@@ -250,8 +248,6 @@ class _TaskSet(TraceSet):
         assert self.task is not None
         task = self.task.id
         for trace in traces:
-            if trace.solution != self.task.solution:
-                continue  # of a cancelled task whose run would not end
             uuid, since = trace.workload.uuid, self._writer.size(trace.definition)
             self._store.record(task, uuid, json.loads(to_json(trace, indent=None)))
             self._writer.export(partial(_is_of, task, uuid), since)
@@ -263,6 +259,7 @@ class _TaskObserver(RunObserver):
 
     def __init__(self, store: Store, subject: _TaskSet, tell: Callable[[], None]) -> None:
         self._store, self._subject, self._tell = store, subject, tell
+        self.skips: set[str] = set()
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         assert self._subject.task is not None
@@ -272,6 +269,7 @@ class _TaskObserver(RunObserver):
     def skipped(self, skipped: Skipped) -> None:
         task = self._subject.task
         assert task is not None
+        self.skips.add(skipped.kind)
         uuids = task.workloads if skipped.workload is None else (skipped.workload,)
         for uuid in uuids:  # those that have a result keep it
             self._store.record(task.id, uuid, None, skipped.reason)
@@ -332,14 +330,11 @@ class TaskWorker:
             self._config = BenchmarkConfig.default(**given, device=self._device, sandbox=level)
         self._writer = DatasetWriter(dataset, store)
         self._subject = _TaskSet(self._writer, store, self._tell)
-        self._benchmark = Benchmark(
-            self._subject,
-            self._config,
-            observers=[_TaskObserver(store, self._subject, self._tell)],
-        )
-        self._main = threading.get_ident()
+        self._observer = _TaskObserver(store, self._subject, self._tell)
+        self._benchmark = Benchmark(self._subject, self._config, observers=[self._observer])
+        self._lock = threading.Lock()  # of the task: the next one must not be interrupted
         self._current: Optional[str] = None
-        self._interruptible, self._broken_into = False, 0.0
+        self._progress = time.monotonic()
         self._work, self._look = threading.Event(), threading.Event()
 
     def wake(self) -> None:
@@ -348,7 +343,7 @@ class TaskWorker:
         self._look.set()
 
     def run(self) -> None:
-        """Work for ever; only for the main thread, which is where signals arrive.
+        """Work for ever.
 
         Raises
         ------
@@ -359,44 +354,46 @@ class TaskWorker:
         """
         from flashinfer_bench.tensors import env_snapshot
 
-        signal.signal(signal.SIGUSR1, self._on_signal)
-        threading.Thread(target=self._watch, name="fib-serve-cancel", daemon=True).start()
+        threading.Thread(target=self._watch, name="fib-serve-watch", daemon=True).start()
         self._writer.export(lambda result: True)
         hardware = env_snapshot(self._device).hardware
         self._send({"ready": {"device": self._device, "hardware": hardware}})
         with self._benchmark:
             while True:
                 self._work.clear()
+                self._progress = time.monotonic()
                 task = self._store.claim(self._name)
                 if task is None:
                     self._work.wait(POLL_S)
                     continue
                 self._send({"task": task.id})
                 self._tell()
+                with self._lock:
+                    self._current = task.id
                 status, error = self._outcome(task)
-                self._store.finish(task.id, status, error)
+                with self._lock:
+                    self._current = None
+                if self._store.is_cancelled(task.id):
+                    status, error = TaskStatus.CANCELLED, None
+                told = {}
+                if status is TaskStatus.FAILED and self._observer.skips in _LACKING:
+                    told["code"] = "capability"
+                self._store.finish(task.id, status, error, **told)
                 self._send({"task": None})
                 self._tell()
 
     def _outcome(self, task: Task) -> tuple[TaskStatus, Optional[str]]:
         """Evaluate a task; say how it ended."""
-        self._current = task.id
+        self._observer.skips.clear()
         try:
-            try:
-                self._evaluate(task)
-            finally:
-                self._interruptible, self._current = False, None
-        except _TaskCancelled:
-            return TaskStatus.CANCELLED, None
-        except (StorageError, sqlite3.Error):
+            self._evaluate(task)
+        except (StorageError, sqlite3.Error, RunnerFatalError):
             raise
+        except FibError as error:
+            if isinstance(error, CapabilityError):
+                self._observer.skips.add("capability")
+            return TaskStatus.FAILED, str(error)
         except Exception as error:  # the next task may be fine
-            if self._store.is_cancelled(task.id):  # what it broke into may call it by another name
-                return TaskStatus.CANCELLED, None
-            if isinstance(error, RunnerFatalError):
-                raise
-            if isinstance(error, FibError):
-                return TaskStatus.FAILED, str(error)
             logger.exception("task %s", task.id)
             return TaskStatus.FAILED, f"the service has an error: {type(error).__name__}: {error}"
         results = {one.workload: one for one in self._store.results(task.id)}
@@ -420,7 +417,6 @@ class TaskWorker:
             return
         self._writer.has_solution(solution)  # tells now if its traces could not be kept
         self._subject.hold(task, solution, left)
-        self._interruptible, self._broken_into = True, -_BETWEEN_S
         self._benchmark.run_all()
         self._subject.traces = {}
 
@@ -438,23 +434,22 @@ class TaskWorker:
         return True
 
     def _tell(self) -> None:
+        self._progress = time.monotonic()
         self._send({"event": self._store.last_event()})
 
     def _watch(self) -> None:
-        """Break into the run once its task is cancelled."""
+        """Show that this process lives, end cancelled tasks, and end it all if it is stuck."""
+        patience = _STUCK_S + _STUCK_TIMEOUTS * self._config.timeout_seconds
         while True:
+            self._send({"alive": True})
+            if (quiet := time.monotonic() - self._progress) > patience:
+                logger.error("%s: no progress for %.0f s: the worker ends", self._device, quiet)
+                os._exit(1)
+            with self._lock, suppress(sqlite3.Error):  # the main thread meets it, too
+                if self._current is not None and self._store.is_cancelled(self._current):
+                    self._benchmark.interrupt()
             self._look.wait(POLL_S)
             self._look.clear()
-            current = self._current
-            if current is not None and self._store.is_cancelled(current):
-                signal.pthread_kill(self._main, signal.SIGUSR1)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        # Not again at once: what follows must be able to end the processes. But again: there are
-        # places, such as finalizers, where exceptions are lost.
-        if self._interruptible and time.monotonic() - self._broken_into > _BETWEEN_S:
-            self._broken_into = time.monotonic()
-            raise _TaskCancelled
 
 
 def _private(descriptor: int, mode: str, replacement: int) -> IO[str]:
@@ -473,7 +468,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--name", help="by default the device")
     parser.add_argument("--benchmark", type=json.loads, default={}, help="settings as JSON")
     given = parser.parse_args(arguments)
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    level = given.benchmark.get("log_level", "INFO")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # Solutions, and what they start, must neither read nor write what is meant for the server.
     null = os.open(os.devnull, os.O_RDONLY)
     orders, answers = _private(0, "r", null), _private(1, "w", 2)
