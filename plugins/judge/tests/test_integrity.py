@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_judge.floor import Floor
-from fib_judge.integrity import Overhead, find_violation, shortest_call_ms
+from fib_judge.integrity import Overhead, find_violation, shortest_call_ms, unaccounted_us
 from fib_judge.timed import TimedRun
 from flashinfer_bench.bench.calls import Measurement
 from flashinfer_bench.bench.executors.base import TimedCall
@@ -265,3 +265,11 @@ def test_what_is_not_noticed_is_little(seed, noise, latency):
         claimed = median(item.sample_ms for item in calls)
         allowed = overhead.allowed_ms + 0.05 * claimed
         assert claimed >= latency - allowed - 4 * overhead.spread_ms - 0.01
+
+
+def test_what_is_unaccounted_for_is_told_beside_what_is_usual():
+    calls = [*jittered(40, beyond=0.22), *jittered(10, beyond=5.0, sample=2.0)]
+    told = unaccounted_us(calls, QUIET)
+    assert told == {"low": 220.0, "median": 220.0, "usual": 100.0, "margin": 50.0}
+    assert found(calls, QUIET).unseen_ms == pytest.approx(0.12)
+    assert found(jittered(beyond=0.149), QUIET) is None

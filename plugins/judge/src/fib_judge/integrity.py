@@ -260,8 +260,8 @@ def find_violation(
             return Violation(rule, message)
     if device == "cpu":
         return None
-    beyond = median(map(_beyond_ms, lower_half(calls)))
-    excess, allowed = beyond - overhead.beyond_ms, overhead.allowed_ms + _SHARE * latency
+    excess = median(map(_beyond_ms, lower_half(calls))) - overhead.beyond_ms
+    allowed = overhead.allowed_ms + _SHARE * latency
     if excess <= allowed:
         return None
     message = (
@@ -269,6 +269,26 @@ def find_violation(
         f"(limit {1e3 * allowed:.3g} us)"
     )
     return Violation("unaccounted time", message, excess)
+
+
+def unaccounted_us(calls: Sequence[TimedCall], overhead: Overhead) -> dict[str, float]:
+    """Return what calls on a GPU took beyond their samples, for the trace.
+
+    Returns
+    -------
+    dict
+        Microseconds: ``low`` and ``median`` are the lower quartile and the median of the calls
+        that `find_violation` looks at, ``usual`` is what the reference takes, and ``margin`` how
+        much more is allowed, but for a share of the latency.
+    """
+    beyond = sorted(map(_beyond_ms, lower_half(calls)))
+    found = {
+        "low": quantile(beyond, _LOW),
+        "median": quantile(beyond, 0.5),
+        "usual": overhead.beyond_ms,
+        "margin": overhead.allowed_ms,
+    }
+    return {name: round(1e3 * value, 1) for name, value in found.items()}
 
 
 def find_wrong_timer(

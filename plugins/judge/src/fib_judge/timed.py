@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.integrity import Violation, find_violation
+from fib_judge.integrity import Violation, find_violation, unaccounted_us
 from fib_judge.records import KeyedRandom
 from fib_judge.ring import LATE, SLOTS, Ring, Turn
 from flashinfer_bench.bench import calls
@@ -447,13 +447,14 @@ def time_distrusting(
         message = f"integrity: in a timed call {LATE}"
         wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
         raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
+    overhead = overhead if overhead_now is None else overhead_now()
     violation = find_violation(
         taken.calls,
         device=session.device,
         timer=session.timer,
         timer_version=session.timer_version,
         floor=baseline.floor,
-        overhead=overhead if overhead_now is None else overhead_now(),
+        overhead=overhead,
     )
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {
@@ -464,6 +465,8 @@ def time_distrusting(
         # What the process had given up before the solution was loaded.
         "sandbox": list(confinement.applied) if confinement is not None else [],
     }
+    if session.device != "cpu":
+        facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
     if len(course.ring) < SLOTS:
         facts["slots"] = len(course.ring)
     if baseline.replayable:
