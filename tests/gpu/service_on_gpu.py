@@ -2,7 +2,7 @@
 
 Start it in an environment where core and the plugins are installed (or on ``PYTHONPATH``)::
 
-    python tests/gpu/service_on_gpu.py [--device cuda:0] [--pairs 12]
+    python tests/gpu/service_on_gpu.py [--device cuda:0] [--pairs 12] [--only NAME ...]
 
 It serves a copy of the sample dataset, submits its CUDA and Triton solutions, and compares every
 verdict with ``examples/sources/expected.json``. Then it has one solution evaluated again and again,
@@ -78,15 +78,15 @@ def is_ready(client: Client) -> bool:
         return False
 
 
-def judge_all(client: Client, dataset: Path, report: dict[str, Any]) -> list[str]:
-    """Submit the solutions for the device; return the verdicts that are not as expected."""
+def judge_all(client: Client, dataset: Path, only: list[str], report: dict[str, Any]) -> list[str]:
+    """Submit solutions for the device; return the verdicts that are not as expected."""
     kind = report["device"].partition(":")[0]
     data = TraceSet.from_path(dataset)
     solutions = [
         one
         for group in data.solutions.values()
         for one in group
-        if EXPECTED[one.name]["language"] in LANGUAGES[kind]
+        if EXPECTED[one.name]["language"] in LANGUAGES[kind] and (not only or one.name in only)
     ]
     began = time.monotonic()
     tasks = {one.name: client.submit(one).task_id for one in solutions}
@@ -153,6 +153,7 @@ def main() -> int:
     """Measure, print, and say whether everything is as expected."""
     made = parser(__doc__)
     made.add_argument("--pairs", type=int, default=12)
+    made.add_argument("--only", nargs="+", metavar="NAME", default=[])
     options = made.parse_args()
     kind = options.device.partition(":")[0]
     if kind == "cuda":
@@ -162,7 +163,7 @@ def main() -> int:
         dataset = Path(scratch, "dataset")
         shutil.copytree(SAMPLE, dataset)
         with service(dataset, options.device) as client:
-            report["surprises"] = judge_all(client, dataset, report)
+            report["surprises"] = judge_all(client, dataset, options.only, report)
             report["with_readers"] = compare_with_readers(
                 client, dataset, REPEATED[kind], options.pairs
             )

@@ -75,7 +75,7 @@ class CudaEventTimer(EventTimer):
     """
 
     name = "cuda_event"
-    version = "4"
+    version = "5"
 
     def __init__(self) -> None:
         super().__init__()

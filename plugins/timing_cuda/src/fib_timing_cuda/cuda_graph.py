@@ -28,7 +28,7 @@ class CudaGraphTimer(EventTimer):
     """
 
     name = "cuda_graph"
-    version = "2"
+    version = "3"
 
     def __init__(self) -> None:
         import torch
