@@ -10,6 +10,7 @@ from flashinfer_bench.errors import CapabilityError
 
 _PROVIDED = {
     "fib-adapters-flashinfer": {"command": "adapters"},
+    "fib-agents": {"command": "mcp memcheck profile"},
     "fib-builder-python": {"builder": "python"},
     "fib-builder-tilelang": {"builder": "tilelang"},
     "fib-builder-triton": {"builder": "triton"},

@@ -215,7 +215,7 @@ def main(arguments: list[str]) -> NoReturn:
         _start_over()
     _end_threads()
     template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
-    sock.send(control.pack(control.ServerReady(os.getpid(), processes.thread_count())))
+    sock.send(control.pack(control.ServerReady(os.getpid())))
     template.run()
     os._exit(0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional, TypeVar
 
 from flashinfer_bench.bench.candidate.folders import remove_folder
-from flashinfer_bench.bench.candidate.processes import kill_group
+from flashinfer_bench.bench.candidate.processes import kill_group, tasks_of
 from flashinfer_bench.bench.executors import launch
 from flashinfer_bench.bench.executors.endpoints import Endpoints
 from flashinfer_bench.bench.executors.exits import describe_exit
@@ -178,10 +178,15 @@ class ForkServer:
                 f"the fork server did not start: {self._state(error)}{self._last_output()}",
                 hint="executor 'spawn' needs no fork server",
             ) from error
-        if ready.threads > 1:
+        # Forked children can rely on locks and OpenMP only if there is no other thread.
+        threads = []
+        for task in tasks_of(ready.pid):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                threads.append((task / "comm").read_text().strip())
+        if len(threads) > 1:
             logger.warning(
-                "the fork server has %d threads; workers may hang in parallel code",
-                ready.threads,
+                "the fork server has %d threads (%s); workers may hang in parallel code",
+                *(len(threads), ", ".join(threads)),
             )
 
     def _state(self, error: Exception) -> str:

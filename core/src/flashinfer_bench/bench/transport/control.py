@@ -33,12 +33,9 @@ class ServerReady(Record):
     ----------
     pid : int
         Its process.
-    threads : int
-        Number of its threads; forked children can rely on locks and OpenMP only if it is 1.
     """
 
     pid: int
-    threads: int
 
 
 class SpawnRequest(Record):
