@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.tracing import *  # noqa: F403
 
 _NAMES = {
+    "agents": "FFI_PROMPT FFI_PROMPT_SIMPLE",
     "apply": "ApplyConfig ApplyConfigRegistry ApplyRuntime apply disable_apply enable_apply",
     "bench": "Benchmark BenchmarkConfig EvalConfig",
     "compile": "Builder BuilderRegistry Runnable",

@@ -64,6 +64,7 @@ MODULES: Mapping[str, str] = {
     "tracer.tracer": _RULES,
     "tracer.types": _RULES,
     # of later ones
+    "agents": "fib_agents",
     "apply.apply_api": "apply.api",
     "bench.build_run": "fib_datasets.build",
     "bench.compare": "fib_compare.paired",

@@ -53,6 +53,11 @@ def adopt_orphans() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def thread_count() -> int:
+    """Return the number of threads of this process as the system sees it; 1 if it does not say."""
+    return len(tasks_of(os.getpid())) or 1
+
+
 def kill_group(pid: int) -> None:
     """Kill `pid` and the process group that it leads; nothing if they are gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
