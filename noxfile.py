@@ -15,7 +15,7 @@ import nox
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 # What the meta-distribution does not pull in unless it is asked to.
-OPTIONAL_PLUGINS = ("builder_tilelang", "serve", "testing")
+OPTIONAL_PLUGINS = ("agents", "builder_tilelang", "serve", "testing")
 DEFAULT_PLUGINS = [name for name in PLUGINS if name not in OPTIONAL_PLUGINS]
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 # What the builders compile with and through; tilelang brings the apache-tvm-ffi that it needs.

@@ -26,7 +26,7 @@ OPEN_ONES = {
     *("new definition name", "new solution name", "plugins new name"),
     *("apply build hardware", "apply explain hardware", "apply list hardware"),
     *("report visualize title", "import max_gib", "serve token add name"),
-    "serve token revoke name",
+    *("serve token revoke name", "profile kernel"),
 }
 PLUGIN = """
 from flashinfer_bench.plugins import CommandSpec, TimerSpec, hookimpl

@@ -59,8 +59,6 @@ REASONS = {
     "cli.main:*tracesets(*": "as above: `fib report merge`",
     "cli.main:export_traceset(*": "as above: `fib report merge`",
     "compile.builders.cuda_builder:CUDA_*": _FAMILIES,
-    "agents:*": "tools for agents are a distribution of their own, which is not there yet",
-    ":FFI_PROMPT*": "as above",
 }
 
 

@@ -131,9 +131,9 @@ _OFFERED: dict[str, _Source] = {
     **dict.fromkeys(("plugins show name", "plugins doctor name"), _in_catalog),
     **dict.fromkeys(("--definition", "DEFINITION"), _definitions),
     **dict.fromkeys(("--solution", "--baseline", "--candidate"), _solutions),
-    **dict.fromkeys(("BASELINE", "CANDIDATE"), _solutions),
+    **dict.fromkeys(("BASELINE", "CANDIDATE", "SOLUTION"), _solutions),
     **dict.fromkeys(("--author", "--baseline-author"), _folders("solutions/*")),
     "--op-type": _folders("definitions/*"),
-    "--workload": _uuids,
+    **dict.fromkeys(("--workload", "WORKLOAD"), _uuids),
     "show name": _in_dataset,
 }

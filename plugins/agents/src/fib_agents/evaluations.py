@@ -1,0 +1,725 @@
+"""What agents ask for: the records of datasets, and evaluations by warm benchmarks or a service."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
+
+from flashinfer_bench.bench.observers import RunObserver
+from flashinfer_bench.data import Solution, Trace, TraceSet, layout
+from flashinfer_bench.data.json_codec import load_jsonl_file, save_json_file
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    ConflictError,
+    FibError,
+    UnknownNameError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from fib_serve.client import Client, TaskView
+    from flashinfer_bench.bench import Benchmark, BenchmarkConfig, Skipped
+    from flashinfer_bench.bench.builds import BuildOutcome
+    from flashinfer_bench.bench.executors.base import Executor
+    from flashinfer_bench.data import Definition, Workload
+
+    Tell = Callable[[float, Optional[float], str], None]
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_BASELINE = "baseline"
+_ENDING_S = 1.0  # clients of a server on stdio wait for two seconds, then kill it
+_REMOTE_CALLS = 8
+
+
+class CallCancelled(FibError):
+    """Nobody waits for the result any more."""
+
+
+class Call(Generic[_T]):
+    """Work for a device: how far it is, its outcome, and how it is ended.
+
+    Parameters
+    ----------
+    work : callable
+        ``work(call, device)`` does it.
+    tell : callable
+        Takes steps done, steps in all, and a message; from any thread.
+
+    Attributes
+    ----------
+    outcome : Future
+        The result.
+    """
+
+    def __init__(self, work: Callable[[Call[_T], Device], _T], tell: Tell) -> None:
+        self._work = work
+        self.tell = tell
+        self.outcome: Future[_T] = Future()
+        self._cancelled = False
+        self._stop: Optional[Callable[[], None]] = None
+        self._lock = threading.Lock()  # what follows on the device must not be ended
+
+    def run(self, device: Device) -> None:
+        """Do the work, unless it has been cancelled before."""
+        if not self.outcome.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._work(self, device)
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(result)
+
+    def check(self) -> None:
+        """Raise `CallCancelled` if nobody waits any more."""
+        if self._cancelled:
+            raise CallCancelled("the call was cancelled")
+
+    def cancel(self) -> None:
+        """End the work; from any thread, at any time."""
+        self._cancelled = True
+        if not self.outcome.cancel():
+            threading.Thread(target=self._end, name="fib-cancel", daemon=True).start()
+
+    @contextmanager
+    def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Have `stop` called, more than once, if the call is cancelled meanwhile."""
+        with self._lock:
+            self._stop = stop
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stop = None
+
+    def _end(self) -> None:
+        while not self.outcome.done():  # the first time may be before the run has begun
+            with self._lock, suppress(FibError):
+                if self._stop is not None:
+                    self._stop()
+            time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The evaluation of a solution.
+
+    Attributes
+    ----------
+    definition : Definition
+        What it solves.
+    solution : Solution
+        It, under the name that its traces have.
+    traces : sequence of Trace
+        One for each workload that was evaluated.
+    trace_set : TraceSet
+        What feedback is made from.
+    skipped : sequence of str
+        Why there are no more traces.
+    diagnoses : mapping
+        By uuid of the workload.
+    saved : bool
+        Whether solution and traces are in a dataset.
+    """
+
+    definition: Definition
+    solution: Solution
+    traces: Sequence[Trace]
+    trace_set: TraceSet
+    skipped: Sequence[str] = ()
+    diagnoses: Mapping[str, Any] = field(default_factory=dict)
+    saved: bool = True
+
+
+def _named(solution: Solution) -> Solution:
+    """Return a solution whose name ends with a digest of its content, so that no two have it."""
+    unique = solution.with_unique_name()
+    return solution if solution.name.endswith(f"_{solution.hash()[:8]}") else unique
+
+
+# ------------------------------------------------------------------------------------- datasets
+
+
+class Datasets:
+    """The records of some datasets, and what agents add to them.
+
+    They are read when first needed, and again if a name is unknown.
+
+    Parameters
+    ----------
+    roots : sequence of Path
+        Their folders.
+    save : bool
+        Whether solutions and traces are written; otherwise they are kept in memory.
+    """
+
+    def __init__(self, roots: Sequence[Path], *, save: bool = True) -> None:
+        self._roots = roots
+        self.save = save
+        self._lock = threading.RLock()
+        self._read: list[TraceSet] = []
+        self._added: dict[str, Solution] = {}
+        self._traces: dict[str, list[Trace]] = {}
+
+    def _sets(self, *, again: bool = False) -> list[TraceSet]:
+        with self._lock:
+            if again or not self._read:
+                read = [TraceSet.from_path(root, on_error="collect") for root in self._roots]
+                _check_distinct(read)
+                self._read = read
+                for solution in [] if self.save else self._added.values():
+                    self._set_of(solution.definition)[0].solutions.setdefault(
+                        solution.definition, []
+                    ).append(solution)
+            return self._read
+
+    def _set_of(self, name: str) -> tuple[TraceSet, Definition]:
+        for again in (False, True):
+            for one in self._sets(again=again):
+                if name in one.definitions:
+                    return one, one.definitions[name]
+        raise UnknownNameError.of("definition", [name], [one.name for one in self.definitions()])
+
+    def definitions(self) -> list[Definition]:
+        """Return all definitions."""
+        return [each for one in self._sets() for each in one.definitions.values()]
+
+    def definition(self, name: str) -> Definition:
+        """Return a definition; raise `UnknownNameError` if there is none."""
+        return self._set_of(name)[1]
+
+    def trace_set(self, definition: str) -> TraceSet:
+        """Return the dataset that a definition is in."""
+        return self._set_of(definition)[0]
+
+    def root(self, definition: str) -> Path:
+        """Return the folder of the dataset that a definition is in."""
+        root = self.trace_set(definition).root
+        assert root is not None
+        return root
+
+    def solutions(self, definition: str) -> list[Solution]:
+        """Return the solutions of a definition."""
+        self._sets(again=True)  # others may add some at any time
+        return list(self.trace_set(definition).solutions.get(definition, ()))
+
+    def solution(self, name: str) -> Solution:
+        """Return a solution; raise `UnknownNameError` if there is none."""
+        for again in (False, True):
+            sets = self._sets(again=again)
+            for one in sets:
+                if (found := one.get_solution(name)) is not None:
+                    return found
+        known = [each.name for one in sets for group in one.solutions.values() for each in group]
+        raise UnknownNameError.of("solution", [name], known)
+
+    def workloads(self, definition: str, uuids: Optional[Sequence[str]] = None) -> list[Trace]:
+        """Return workload traces, by default all; raise `UnknownNameError` for unknown uuids."""
+        trace_set, found = self._set_of(definition)
+        assert trace_set.root is not None
+        path = layout.workloads_file(trace_set.root, found.op_type, found.name)
+        every = load_jsonl_file(Trace, path) if path.is_file() else []
+        known = {one.workload.uuid: one for one in every if one.is_workload_trace()}
+        if not known or not known.keys() >= set(uuids or ()):  # they may be in another file
+            read = TraceSet.from_path(trace_set.root, on_error="collect").workloads
+            known |= {one.workload.uuid: one for one in read.get(definition, ())}
+        if unknown := [uuid for uuid in uuids or () if uuid not in known]:
+            raise UnknownNameError.of("workload", unknown, known)
+        return [known[uuid] for uuid in dict.fromkeys(known if uuids is None else uuids)]
+
+    def add(self, solution: Solution) -> Solution:
+        """Add a solution, under a name that ends with a digest of its content; return it.
+
+        Raises
+        ------
+        ConfigError
+            If its author is the one that scores compare with.
+        UnknownNameError
+            If there is no such definition.
+        """
+        if solution.author == _BASELINE:
+            hint = "give your own name"
+            raise ConfigError(f"the author {_BASELINE!r} is not allowed here", hint=hint)
+        solution = _named(solution)
+        with self._lock:
+            trace_set, definition = self._set_of(solution.definition)
+            found = trace_set.get_solution(solution.name)
+            if found is not None:
+                return found
+            if self.save:
+                assert trace_set.root is not None
+                parts = (solution.author, definition.op_type, definition.name)
+                folder = trace_set.root.joinpath(layout.SOLUTIONS, *map(layout.safe_segment, parts))
+                folder.mkdir(parents=True, exist_ok=True)
+                save_json_file(solution, folder / f"{layout.safe_segment(solution.name)}.json")
+            trace_set.solutions.setdefault(definition.name, []).append(solution)
+            self._added[solution.name] = solution
+        return solution
+
+    def keep(self, traces: Iterable[Trace]) -> None:
+        """Add traces to the dataset of their definition, or keep them in memory."""
+        for trace in traces:
+            if self.save:
+                self.trace_set(trace.definition).add_traces([trace])
+            else:
+                self._traces.setdefault(trace.definition, []).append(trace)
+
+    def leaderboard(self, definition: str) -> list[dict[str, Any]]:
+        """Return the scores of the solutions of a definition, the best first."""
+        from fib_report.results import collect_results, latest_results, with_intervals
+        from fib_report.scores import score_solutions
+        from flashinfer_bench.data.selection import Selection
+
+        found = self.definition(definition)
+        root = self.root(definition)
+        if self.save:
+            sources = [TraceSet.from_path(root, on_error="collect")]
+        else:
+            read = self.trace_set(definition)
+            ours = TraceSet(
+                None, {definition: found}, {definition: read.solutions.get(definition, [])}
+            )
+            ours.traces = {definition: list(self._traces.get(definition, ()))}
+            sources = [TraceSet.from_path(root, on_error="collect"), ours]
+        wanted = Selection(definitions=(definition,))
+        results = [one for source in sources for one in collect_results(source, wanted)]
+        scores = score_solutions(with_intervals(latest_results(results)))
+        return [_row(score) for score in scores]
+
+
+def _check_distinct(sets: Sequence[TraceSet]) -> None:
+    seen: dict[str, TraceSet] = {}
+    for one in sets:
+        for name in one.definitions:
+            if name in seen:
+                raise ConflictError(
+                    f"the definition {name!r} is in {seen[name].root} and in {one.root}",
+                    hint="name datasets with --local that have no definition in common",
+                )
+            seen[name] = one
+
+
+def _row(score: Any) -> dict[str, Any]:
+    latency, speedup = score.latency, score.speedup
+    marks = {
+        "latencies are disputed": score.disputed,
+        "results may come from memory": score.replayable,
+        "passed by a loose tolerance": score.loose,
+    }
+    return {
+        "rank": score.rank,
+        "solution": score.solution,
+        "author": score.author,
+        "language": score.language,
+        "hardware": score.hardware,
+        "timer": score.timer,
+        "cache": score.cache,
+        "workloads": score.workloads,
+        "passed": score.passed,
+        "latency_ms": latency and latency.value,
+        "latency_interval_ms": list(latency.ends) if latency and latency.ends else None,
+        "speedup": speedup and speedup.value,
+        "notes": [f"{text} on {count} workloads" for text, count in marks.items() if count],
+    }
+
+
+# -------------------------------------------------------------------------------------- devices
+
+
+class _Subject(TraceSet):
+    """What is evaluated now; its traces go to `Datasets`."""
+
+    def __init__(self, datasets: Datasets) -> None:
+        super().__init__()
+        self._datasets = datasets
+
+    def hold(self, solution: Solution, workloads: list[Trace]) -> None:
+        """Take what is to be evaluated next."""
+        definition = self._datasets.definition(solution.definition)
+        self.root = self._datasets.root(definition.name)
+        self.definitions = {definition.name: definition}
+        self.solutions = {definition.name: [solution]}
+        self.workloads = {definition.name: workloads}
+
+    def add_traces(self, traces: Iterable[Trace]) -> None:
+        self._datasets.keep(traces)
+
+
+class _Watch(RunObserver):
+    """Tells the progress: two steps for each workload, and half a one for a build."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._done, self._total, self._number = 0.0, 0, 0
+
+    def started(self, total: int) -> None:
+        self._total = total
+
+    def build_finished(self, outcome: BuildOutcome) -> None:
+        self._say(0.5, f"{outcome.state} in {outcome.seconds:.1f} s")
+
+    def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
+        self._number += 1
+        where = f"workload {workload.uuid} ({self._number} of {self._total})"
+        self._say(1.0, f"{where}: building, checking and timing")
+
+    def evaluation_finished(self, trace: Trace) -> None:
+        run = trace.evaluation
+        assert run is not None
+        speed = f", {run.performance.latency_ms:.4g} ms" if run.performance is not None else ""
+        checked = "checked and timed: " if run.performance is not None else ""
+        where = f"workload {trace.workload.uuid} ({self._number} of {self._total})"
+        self._say(1.0, f"{where}: {checked}{run.status.value}{speed}")
+
+    def _say(self, steps: float, message: str) -> None:
+        self._done += steps
+        self._tell(self._done, 2.0 * self._total + 0.5, message)
+
+
+class Device:
+    """A device with a warm benchmark, which works off calls in one thread.
+
+    Parameters
+    ----------
+    name : str
+        ``cpu`` or ``cuda:N``.
+    settings : mapping
+        As for `BenchmarkConfig.default`.
+    datasets : Datasets
+        What is evaluated.
+    calls : queue
+        What to do; None ends it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        datasets: Datasets,
+        calls: queue.SimpleQueue[Optional[Call[Any]]],
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._calls = calls
+        self._subject = _Subject(datasets)
+        self._opened = ExitStack()
+        # Child processes may end with the thread that started them, so there is one for all calls.
+        self.thread = threading.Thread(target=self._serve, name=f"fib-{name}", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        with self._opened:
+            while (call := self._calls.get()) is not None:
+                call.run(self)
+
+    @cached_property
+    def config(self) -> BenchmarkConfig:
+        """The settings; the sandbox is strict where that is possible, unless they say otherwise."""
+        from flashinfer_bench.bench import BenchmarkConfig
+        from flashinfer_bench.bench.backends import choose_devices
+
+        (device,) = choose_devices(self.name)
+        # Nobody wins by computing in less precision than asked for.
+        given = {"tolerance": "dtype", **self._settings, "device": device}
+        config = BenchmarkConfig.default(**given)
+        if "sandbox" in given:
+            return config
+        return BenchmarkConfig.default(**given, sandbox="strict" if self._confines() else "auto")
+
+    def _confines(self) -> bool:
+        from flashinfer_bench.bench.sandbox import Sandbox
+        from flashinfer_bench.plugins import default_catalog
+
+        sandbox = Sandbox("strict", default_catalog())
+        try:
+            with closing(self._make_executor(self._settings.get("executor"))) as executor:
+                sandbox.require(executor)
+        except CapabilityError as error:
+            logger.warning("solutions are confined only as far as possible: %s", error)
+            return False
+        finally:
+            sandbox.tidy()
+        return True
+
+    def _make_executor(self, name: Optional[str]) -> Executor:
+        from flashinfer_bench.bench.backends import choose_devices, make_executor
+        from flashinfer_bench.plugins import default_catalog
+
+        return make_executor(default_catalog(), choose_devices(self.name)[0], name)
+
+    @cached_property
+    def benchmark(self) -> Benchmark:
+        """The benchmark, whose processes stay."""
+        from flashinfer_bench.bench import Benchmark
+
+        return self._opened.enter_context(Benchmark(self._subject, self.config))
+
+    @cached_property
+    def executor(self) -> Executor:
+        """Starts processes for diagnoses."""
+        return self._opened.enter_context(closing(self._make_executor(self.config.executor)))
+
+    def evaluate(
+        self, call: Call[Any], solution: Solution, workloads: list[Trace]
+    ) -> tuple[list[Trace], tuple[Skipped, ...]]:
+        """Evaluate a solution; return its traces, and what was skipped."""
+        self._subject.hold(solution, workloads)
+        benchmark = self.benchmark
+        benchmark.observers = (_Watch(call.tell),)
+        with call.stopped_by(benchmark.interrupt):
+            call.check()
+            results = benchmark.run_all()
+        call.check()
+        return results.traces.get(solution.definition, []), benchmark.skipped
+
+    def diagnose(self, definition: Definition, solution: Solution, trace: Trace) -> Any:
+        """Return why outputs are wrong; None if that cannot be found out."""
+        from fib_agents.diagnosis import diagnose, seeds_of
+
+        assert self._subject.root is not None
+        config = self.config
+        try:
+            return diagnose(
+                *(definition, solution, trace.workload, self._subject.root),
+                sandbox=config.sandbox,
+                executor=self.executor,
+                seeds=seeds_of(trace),
+                config=config.resolve_eval_config(definition, trace.workload),
+            )
+        except FibError as error:
+            logger.warning("%s is not diagnosed: %s", solution.name, error)
+            return None
+
+
+class LocalJudge:
+    """Evaluates solutions of datasets here, one at a time on each device.
+
+    Parameters
+    ----------
+    datasets : Datasets
+        The records.
+    devices : sequence of str
+        ``cpu``, ``cuda:N``.
+    settings : mapping
+        As for `BenchmarkConfig.default`, but that tolerances go by dtype by default, and that the
+        sandbox is strict where the system offers that.
+    """
+
+    def __init__(
+        self, datasets: Datasets, devices: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        self.records = datasets
+        self._calls: queue.SimpleQueue[Optional[Call[Any]]] = queue.SimpleQueue()
+        self._current: set[Call[Any]] = set()
+        self._devices = [Device(name, settings, datasets, self._calls) for name in devices]
+
+    def begin(self, work: Callable[[Call[_T], Device], _T], tell: Tell) -> Call[_T]:
+        """Put work into the queue of the devices."""
+        call = Call(work, tell)
+        self._current.add(call)
+        call.outcome.add_done_callback(lambda _: self._current.discard(call))
+        self._calls.put(call)
+        return call
+
+    def evaluate(
+        self,
+        solution: Solution,
+        uuids: Optional[Sequence[str]],
+        tell: Tell,
+        *,
+        new: bool,
+        diagnose: bool,
+    ) -> Call[Evaluated]:
+        """Begin to evaluate a solution.
+
+        Parameters
+        ----------
+        solution : Solution
+            What to evaluate.
+        uuids : sequence of str, optional
+            Of workloads; by default all.
+        tell : callable
+            Takes the progress.
+        new : bool
+            Whether to add the solution to the dataset.
+        diagnose : bool
+            Whether to look for the reason if outputs are wrong.
+        """
+        datasets = self.records
+        workloads = datasets.workloads(solution.definition, uuids)
+        if not workloads:
+            hint = "'fib new workload' adds one"
+            raise ConfigError(f"{solution.definition!r} has no workloads", hint=hint)
+        if new:
+            solution = datasets.add(solution)
+        definition = datasets.definition(solution.definition)
+
+        def work(call: Call[Evaluated], device: Device) -> Evaluated:
+            traces, skipped = device.evaluate(call, solution, workloads)
+            wrong = [one for one in traces if diagnose and _is_wrong(one)][:1]
+            diagnoses = {}
+            for trace in wrong:
+                call.check()
+                call.tell(2.0 * len(workloads) + 0.4, 2.0 * len(workloads) + 0.5, "diagnosing")
+                diagnoses[trace.workload.uuid] = device.diagnose(definition, solution, trace)
+            told = [f"{one.workload or one.solution}: {one.reason}" for one in skipped]
+            trace_set = datasets.trace_set(definition.name)
+            return Evaluated(
+                definition, solution, traces, trace_set, told, diagnoses, datasets.save
+            )
+
+        return self.begin(work, tell)
+
+    def close(self) -> None:
+        """End all calls and processes."""
+        for call in list(self._current):
+            call.cancel()
+        for _ in self._devices:
+            self._calls.put(None)
+        until = time.monotonic() + _ENDING_S
+        for device in self._devices:
+            device.thread.join(max(0.0, until - time.monotonic()))
+
+
+def _is_wrong(trace: Trace) -> bool:
+    from flashinfer_bench.data import EvaluationStatus
+
+    run = trace.evaluation
+    return run is not None and run.status is EvaluationStatus.INCORRECT_NUMERICAL
+
+
+# ------------------------------------------------------------------------------------ a service
+
+
+class RemoteRecords:
+    """The records of a service, as `Datasets` has them.
+
+    Parameters
+    ----------
+    client : Client
+        The service.
+    """
+
+    save = True
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.submitted: dict[str, Solution] = {}
+
+    def definitions(self) -> list[Definition]:
+        """Return all definitions."""
+        return [self._client.definition(row["name"]) for row in self._client.definitions()]
+
+    def definition(self, name: str) -> Definition:
+        """Return a definition; the error for an unknown name is the service's."""
+        return self._client.definition(name)
+
+    def solutions(self, definition: str) -> list[Solution]:
+        """Return the solutions that were submitted from here; a service gives out no others."""
+        self.definition(definition)
+        return [one for one in self.submitted.values() if one.definition == definition]
+
+    def solution(self, name: str) -> Solution:
+        """Return a solution that was submitted from here."""
+        if name not in self.submitted:
+            raise UnknownNameError.of("solution that was submitted here", [name], self.submitted)
+        return self.submitted[name]
+
+    def workloads(self, definition: str, uuids: Optional[Sequence[str]] = None) -> list[Trace]:
+        """Return workload traces, except hidden ones."""
+        from flashinfer_bench.data import Workload
+
+        rows = self._client.workloads(definition)
+        found = [Workload.model_validate(row.get("workload", row)) for row in rows]
+        return [
+            Trace(definition=definition, workload=one)
+            for one in found
+            if uuids is None or one.uuid in uuids
+        ]
+
+    def leaderboard(self, definition: str) -> list[dict[str, Any]]:
+        """Return the ranked solutions of a definition."""
+        return self._client.leaderboard(definition)
+
+
+class RemoteJudge:
+    """Has solutions evaluated by a service of ``fib serve``.
+
+    Parameters
+    ----------
+    client : Client
+        The service.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.records = RemoteRecords(client)
+        self._slots = threading.Semaphore(_REMOTE_CALLS)
+
+    def evaluate(
+        self,
+        solution: Solution,
+        uuids: Optional[Sequence[str]],
+        tell: Tell,
+        *,
+        new: bool,
+        diagnose: bool,
+    ) -> Call[Evaluated]:
+        """Begin to evaluate a solution, as `LocalJudge.evaluate`; the service does not diagnose."""
+
+        def work(call: Call[Evaluated], device: Any) -> Evaluated:
+            with self._slots:
+                return self._evaluate(call, solution, uuids)
+
+        call = Call(work, tell)
+        threading.Thread(target=call.run, args=(None,), name="fib-remote", daemon=True).start()
+        return call
+
+    def _evaluate(
+        self, call: Call[Evaluated], solution: Solution, uuids: Optional[Sequence[str]]
+    ) -> Evaluated:
+        client = self._client
+        call.check()
+        task = client.submit(solution, uuids)
+        solution = solution.model_copy(update={"name": task.solution})
+        self.records.submitted[solution.name] = solution
+
+        @cache  # asking once is enough
+        def stop() -> None:
+            client.cancel(task.task_id)
+
+        with call.stopped_by(stop):
+            view = self._follow(call, task.task_id)
+        call.check()
+        traces = view.evaluated()
+        if not traces:
+            told = view.error or f"the task is {view.status.value}"
+            raise ConfigError(f"{client.url}: {told}", hint="correct the solution, or try again")
+        definition = client.definition(solution.definition)
+        trace_set = TraceSet(None, {definition.name: definition}, {definition.name: [solution]})
+        skipped = [view.error] if view.error else []
+        return Evaluated(definition, solution, traces, trace_set, skipped)
+
+    def _follow(self, call: Call[Evaluated], task_id: str) -> TaskView:
+        total = self._client.task(task_id).workloads
+        for number, event in enumerate(self._client.events(task_id), 1):
+            workload = event.data.get("workload")
+            where = f" workload {workload}" if workload else ""
+            call.tell(number, 2.0 * total + 4 if total else None, f"{event.kind}{where}")
+        return self._client.wait(task_id)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()

@@ -1,0 +1,206 @@
+"""Datasets as agents use them, calls that end, and evaluations by a service."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from fib_agents.evaluations import Call, Datasets, LocalJudge, RemoteJudge
+from fib_agents.mcp_server import result_of
+from fib_tests.scaled_add import DEFINITION
+from fib_tests.serving import NAME, UUIDS, add_solution, append_traces, solution, trace, workload
+from fib_tests.threads import eventually
+from flashinfer_bench.data import Solution
+from flashinfer_bench.errors import ConfigError, ConflictError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(180)
+
+QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 1}
+FOREVER = "def run(x, y, scale):\n    while True:\n        pass\n"
+
+
+@pytest.fixture
+def make_dataset(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that makes a dataset with one definition, two workloads, one solution."""
+
+    def make(name: str) -> Path:
+        root = tmp_path / name
+        lines = [{"definition": NAME, "workload": workload(one)} for one in UUIDS[:2]]
+        for folder, file, text in (
+            ("definitions", f"{NAME}.json", json.dumps(DEFINITION)),
+            ("workloads", f"{NAME}.jsonl", "".join(json.dumps(one) + "\n" for one in lines)),
+        ):
+            path = root / folder / "op" / file
+            path.parent.mkdir(parents=True)
+            path.write_text(text, encoding="utf-8")
+        add_solution(root, solution("first"))
+        return root
+
+    return make
+
+
+@pytest.fixture
+def root(make_dataset: Callable[[str], Path]) -> Path:
+    """A dataset."""
+    return make_dataset("dataset")
+
+
+def record(name: str = "mine", **changes: str) -> Solution:
+    """Make a solution."""
+    return Solution.model_validate(solution(name, **changes))
+
+
+class TestDatasets:
+    def test_what_others_add_is_found(self, root: Path) -> None:
+        datasets = Datasets([root])
+        assert [one.name for one in datasets.solutions(NAME)] == ["first"]
+        add_solution(root, solution("second"))
+        assert datasets.solution("second").name == "second"
+        assert len(datasets.solutions(NAME)) == 2
+        with pytest.raises(UnknownNameError, match="'third'"):
+            datasets.solution("third")
+
+    def test_a_name_belongs_to_one_content(self, root: Path) -> None:
+        datasets = Datasets([root])
+        first, second = datasets.add(record()), datasets.add(record(source="def run(): ...\n"))
+        assert first.name != second.name
+        assert datasets.add(first) == first == datasets.add(record())
+        assert len(list((root / "solutions").rglob("mine_*.json"))) == 2
+
+    def test_nobody_becomes_the_baseline_or_leaves_the_folder(self, root: Path) -> None:
+        datasets = Datasets([root])
+        with pytest.raises(ConfigError, match="'baseline' is not allowed"):
+            datasets.add(record(author="baseline"))
+        datasets.add(record("../../../x", author="../../.."))
+        assert {one.name for one in root.parent.iterdir()} == {"dataset"}
+
+    def test_definitions_in_two_datasets(
+        self, root: Path, make_dataset: Callable[[str], Path]
+    ) -> None:
+        with pytest.raises(ConflictError, match=rf"'{NAME}' is in .*dataset and in .*other"):
+            Datasets([root, make_dataset("other")]).definitions()
+
+    def test_the_leaderboard_is_that_of_reports(self, root: Path) -> None:
+        append_traces(root, trace("first"), trace("second", latency=0.5))
+        rows = Datasets([root]).leaderboard(NAME)
+        assert [(one["rank"], one["solution"], one["latency_ms"]) for one in rows] == [
+            ("1", "second", 0.5),
+            ("2", "first", 1.0),
+        ]
+
+
+class TestCalls:
+    def test_an_interrupt_that_comes_too_early_is_repeated(self) -> None:
+        began, stopped = threading.Event(), threading.Event()
+
+        def work(call: Call[str], device: object) -> str:
+            began.set()
+            time.sleep(0.2)
+            with call.stopped_by(stopped.set):
+                assert stopped.wait(10)
+            return "ended"
+
+        call: Call[str] = Call(work, lambda *step: None)  # type: ignore[arg-type]
+        thread = threading.Thread(target=call.run, args=(None,))
+        thread.start()
+        assert began.wait(10)
+        call.cancel()
+        assert call.outcome.result(10) == "ended"
+        thread.join()
+
+    def test_one_at_a_time_and_closing_ends_everything(self, root: Path) -> None:
+        judge = LocalJudge(Datasets([root]), ["cpu"], QUICK)
+        steps: list[str] = []
+
+        def tell(done: float, total: object, message: str) -> None:
+            steps.append(message)
+
+        options = {"new": True, "diagnose": False}
+        endless = judge.evaluate(record(source=FOREVER), ["two"], tell, **options)
+        waiting = judge.evaluate(record("next"), ["two"], tell, **options)
+        until = time.monotonic() + 60
+        while not steps and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(steps) == 1
+        assert not waiting.outcome.running()
+        judge.close()
+        assert waiting.outcome.cancelled()
+        with pytest.raises(Exception, match="cancelled"):
+            endless.outcome.result(20)
+
+
+_SERVE = """
+import json, sys
+from pathlib import Path
+from fib_serve.app import ServeSettings, run_server
+root, port, quick = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+run_server(ServeSettings(root, port=port, benchmark=quick, devices=("cpu",)))
+"""
+
+
+@pytest.fixture
+def service(root: Path) -> Iterator[str]:
+    """A service of the dataset."""
+    pytest.importorskip("fib_serve")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", _SERVE, str(root), str(port), json.dumps(QUICK)]
+    process = subprocess.Popen(command, env=os.environ.copy())
+    url, until = f"http://127.0.0.1:{port}", time.monotonic() + 60
+    try:
+        while True:
+            try:
+                if httpx.get(f"{url}/health").json()["status"] == "ok":
+                    break
+            except httpx.TransportError:
+                pass
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_a_service_evaluates(service: str) -> None:
+    from fib_serve.client import Client
+
+    judge = RemoteJudge(Client(service))
+    records, steps = judge.records, []
+    assert [one.name for one in records.definitions()] == [NAME]
+    assert [one.workload.axes for one in records.workloads(NAME)] == [{"tokens": 1}, {"tokens": 2}]
+    options = {"new": True, "diagnose": True}
+    call = judge.evaluate(record(), None, lambda *step: steps.append(step), **options)
+    found = result_of(call.outcome.result(60))
+    assert (found["status"], found["workloads"], len(found["feedback"])) == ("PASSED", 2, 2)
+    assert found["solution"].startswith("mine_")
+    assert steps
+    assert eventually(lambda: records.leaderboard(NAME))  # it is read a moment later
+    assert records.leaderboard(NAME)[0]["solution"] == found["solution"]
+    assert records.solution(found["solution"]).definition == NAME
+    with pytest.raises(UnknownNameError, match="submitted here"):
+        records.solution("first")
+    endless = judge.evaluate(
+        record("endless", source=FOREVER), ["two"], lambda *step: None, **options
+    )
+    time.sleep(2)
+    endless.cancel()
+    with pytest.raises(Exception, match="cancelled"):
+        endless.outcome.result(60)
+    again = judge.evaluate(record("again"), ["two"], lambda *step: None, **options)
+    assert result_of(again.outcome.result(60))["status"] == "PASSED"
+    judge.close()
