@@ -123,7 +123,7 @@ def _remote(
     try:
         from fib_serve.client import Client
     except ImportError as error:
-        hint = "pip install fib-serve"
+        hint = "in a clone: pip install ./plugins/report ./plugins/serve"
         told = "--server needs the distribution fib-serve"
         raise CapabilityError(told, hint=hint) from error
     from fib_agents.evaluations import RemoteJudge

@@ -664,7 +664,7 @@ def _compare(
         from fib_compare.paired import Comparer, CompareSettings, answer
         from fib_compare.paired.comparer import find_contests
     except ImportError as error:
-        hint = "pip install fib-compare"
+        hint = "in a clone: pip install ./plugins/compare"
         raise CapabilityError("comparing needs the distribution fib-compare", hint=hint) from error
     from flashinfer_bench.data import TraceSet
 
