@@ -163,7 +163,8 @@ class Benchmark:
         """End the run that is going on, if one is; to be called from another thread.
 
         The evaluation in hand is killed and has no result. The run returns the traces of those that
-        had ended, and the next run is an ordinary one.
+        had ended, and the next run is an ordinary one. A run that is only about to begin is not
+        ended: call it again until the run has returned.
         """
         for runner in self._runners:
             runner.interrupt()

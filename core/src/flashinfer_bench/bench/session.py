@@ -400,8 +400,8 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
         self.interrupted = True
         if self.ahead is not None:
             self.ahead.interrupt()
-        if self._pool is not None:
-            self._pool.interrupt()
+        if (pool := self._pool) is not None:  # the other thread may let go of it meanwhile
+            pool.interrupt()
 
     def close(self) -> None:
         """End all processes; idempotent."""

@@ -63,7 +63,6 @@ POLL_S = 1.0
 # Between two signs of progress a run may compile, have the reference run, evaluate, measure again,
 # and at each step wait for others on the device.
 _STUCK_S, _STUCK_TIMEOUTS = 300.0, 8
-_LACKING = ({"capability"}, {"device"}, {"capability", "device"})  # kinds of skips
 _OF_TASKS = ("device", "definitions", "solutions")
 _MAX_TORN_BYTES = 1 << 20  # of a line that a killed process left, which is then moved elsewhere
 
@@ -376,7 +375,8 @@ class TaskWorker:
                 if self._store.is_cancelled(task.id):
                     status, error = TaskStatus.CANCELLED, None
                 told = {}
-                if status is TaskStatus.FAILED and self._observer.skips in _LACKING:
+                skips = self._observer.skips
+                if status is TaskStatus.FAILED and skips and skips <= {"capability", "device"}:
                     told["code"] = "capability"
                 self._store.finish(task.id, status, error, **told)
                 self._send({"task": None})
