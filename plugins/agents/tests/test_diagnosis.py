@@ -540,6 +540,27 @@ def test_no_wrong_certainty(mistake, workers):
     assert certain(found) <= set(mistake.true)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_inputs_of_a_byte(dtype, workers):
+    of, workload = definition(
+        "quantised",
+        {"x": f"M N {dtype}", "w": f"M N {dtype}", "s": "N float32"},
+        {"y": "M N float32"},
+        "def run(x, w, s):\n    return x.float() * w.float() * s",
+        {"M": 6, "N": 10},
+    )
+    for source, cause in (
+        ("return x.float() * w.float()", "ignored_input"),
+        ("y = x.float() * w.float() * s\n    y[-1] = 0\n    return y", None),
+        ("return (x.float() * w.float() * s) / 0", None),
+    ):
+        wrong = solution(of, f"def run(x, w, s):\n    {source}")
+        found = diagnose(of, wrong, workload, None, **workers)
+        assert found.reproduced
+        assert "failed" not in found.note
+        assert cause is None or found.causes[0].cause == cause
+
+
 def test_what_cannot_be_diagnosed(workers):
     of = RMSNORM[0]
     right = Mistake("right", RMSNORM, of.reference.removeprefix(HEAD), ())

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from fib_agents.evaluations import Call, Datasets, LocalJudge, RemoteJudge
+from fib_agents.diagnosis import _Worker
+from fib_agents.evaluations import Call, CallCancelled, Datasets, LocalJudge, RemoteJudge
+from fib_agents.feedback import settings_of
 from fib_agents.mcp_server import result_of
 from fib_tests.scaled_add import DEFINITION
 from fib_tests.serving import NAME, UUIDS, add_solution, append_traces, solution, trace, workload
 from fib_tests.threads import eventually
-from flashinfer_bench.data import Solution
-from flashinfer_bench.errors import ConfigError, ConflictError, UnknownNameError
+from flashinfer_bench.data import Definition, Solution, Trace
+from flashinfer_bench.errors import ConfigError, ConflictError, StorageError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,6 +89,43 @@ class TestDatasets:
         datasets.add(record("../../../x", author="../../.."))
         assert {one.name for one in root.parent.iterdir()} == {"dataset"}
 
+    def test_files_are_not_overwritten(self, root: Path) -> None:
+        datasets = Datasets([root])
+        datasets.definitions()
+        mine = Datasets([root]).add(record())  # by another process
+        assert datasets.add(record()) == mine
+        (path,) = (root / "solutions").rglob("mine_*.json")
+        changed = {**json.loads(path.read_text()), "sources": solution(source="x = 1")["sources"]}
+        path.write_text(json.dumps(changed), encoding="utf-8")
+        for others in (Datasets([root]), self._unread(root, path)):
+            with pytest.raises(ConflictError, match="has another solution 'mine_"):
+                others.add(record())
+        assert json.loads(path.read_text()) == changed
+
+    @staticmethod
+    def _unread(root: Path, path: Path) -> Datasets:
+        datasets, text = Datasets([root]), path.read_text()
+        path.unlink()
+        datasets.definitions()
+        path.write_text(text, encoding="utf-8")
+        return datasets
+
+    def test_a_folder_that_cannot_be_made(self, root: Path) -> None:
+        (root / "solutions" / "eve").write_text("", encoding="utf-8")
+        with pytest.raises(StorageError, match=r"solutions/eve/.*cannot be written") as caught:
+            Datasets([root]).add(record(author="eve"))
+        assert "--no-save" in str(caught.value.hint)
+
+    def test_a_definition_whose_file_has_gone(self, root: Path) -> None:
+        datasets = Datasets([root], save=False)
+        datasets.add(record())
+        (root / "definitions" / "op" / f"{NAME}.json").rename(root / "elsewhere.json")
+        with pytest.raises(UnknownNameError, match="no definition is called"):
+            datasets.solutions(NAME)
+        assert datasets.definitions() == []
+        (root / "elsewhere.json").rename(root / "definitions" / "op" / f"{NAME}.json")
+        assert len(datasets.solutions(NAME)) == 2
+
     def test_definitions_in_two_datasets(
         self, root: Path, make_dataset: Callable[[str], Path]
     ) -> None:
@@ -120,6 +159,66 @@ class TestCalls:
         call.cancel()
         assert call.outcome.result(10) == "ended"
         thread.join()
+
+    def test_feedback_knows_the_earlier_try_and_the_tolerances(self, root: Path) -> None:
+        judge = LocalJudge(Datasets([root], save=False), ["cpu"], QUICK)
+        wrong = "def run(x, y, scale):\n    return (x + y) * scale + 1\n"
+        found = []
+        for source in (wrong, f"{wrong}# again\n"):
+            call = judge.evaluate(
+                record(source=source), None, lambda *step: None, new=True, diagnose=False
+            )
+            found.append(result_of(call.outcome.result(60)))
+        judge.close()
+        first, second = (one["feedback"] for one in found)
+        assert all("since_last_try" not in one for one in first)
+        for one in second:
+            assert one["since_last_try"]["solution"] == found[0]["solution"]
+            assert one["since_last_try"]["same_workload"]
+            assert "+# again" in one["since_last_try"]["diff"]
+        fixed = settings_of(Trace.model_validate(trace("x")), Definition.model_validate(DEFINITION))
+        for one in (*first, *second):
+            assert one["outputs"][0]["atol"] != fixed.atol
+
+    def test_a_cancelled_diagnosis_ends(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        slow = "import time\ndef run(x, y, scale):\n    time.sleep(600)\n"
+        judge = LocalJudge(Datasets([root]), ["cpu"], QUICK)
+        device, calling = judge._devices[0], threading.Event()
+        wrong = Trace.model_validate(trace("mine", latency=None))
+        monkeypatch.setattr(device, "evaluate", lambda *_: ([wrong], ()))
+        monkeypatch.setattr("fib_agents.evaluations._is_wrong", lambda one: True)
+        make_call = _Worker.call
+
+        def watched(worker: _Worker) -> object:
+            if worker.what[1].name.startswith("mine"):
+                calling.set()
+            return make_call(worker)
+
+        monkeypatch.setattr(_Worker, "call", watched)
+        forever = record(source=slow)
+        device._subject.hold(forever, [])
+        call = judge.evaluate(forever, ["two"], lambda *step: None, new=True, diagnose=True)
+        assert calling.wait(60)
+        time.sleep(0.3)
+        begin = time.monotonic()
+        call.cancel()
+        with pytest.raises(CallCancelled):
+            call.outcome.result(60)
+        assert time.monotonic() - begin < 10
+        judge.close()
+
+    def test_a_diagnosis_that_fails_takes_nothing_away(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*arguments: object, **options: object) -> None:
+            raise NotImplementedError("not for this type")
+
+        monkeypatch.setattr("fib_agents.diagnosis.diagnose", fails)
+        judge = LocalJudge(Datasets([root]), ["cpu"], QUICK)
+        wrong = record(source="def run(x, y, scale):\n    return (x + y) * scale + 1\n")
+        call = judge.evaluate(wrong, ["two"], lambda *step: None, new=True, diagnose=True)
+        assert result_of(call.outcome.result(60))["status"] == "INCORRECT_NUMERICAL"
+        judge.close()
 
     def test_one_at_a_time_and_closing_ends_everything(self, root: Path) -> None:
         judge = LocalJudge(Datasets([root]), ["cpu"], QUICK)

@@ -10,7 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -19,7 +22,7 @@ from mcp import MCPError, StdioServerParameters
 from mcp.client.client import Client
 
 from fib_agents import mcp_server
-from fib_agents.evaluations import Call
+from fib_agents.evaluations import Call, Datasets, LocalJudge
 from fib_tests.scaled_add import DEFINITION
 from fib_tests.serving import NAME, UUIDS, add_solution, solution, workload
 
@@ -410,9 +413,75 @@ def test_wrong_options(arguments: list[str], told: str) -> None:
     assert done.stdout == ""
 
 
+def test_an_address_that_is_taken(dataset: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = ["--local", str(dataset), "--http", "--port", str(taken.getsockname()[1])]
+        command = [*FIB, "mcp", *QUICK, *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be listened on" in done.stderr
+    assert "serving MCP" not in done.stderr
+
+
+@pytest.mark.parametrize("tool", ["profile", "memcheck"])
+@pytest.mark.parametrize("ends", ["cancel", "close", "lost"])
+def test_tools_of_a_gpu_are_stopped(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, tool: str, ends: str
+) -> None:
+    began, given = threading.Event(), {}
+
+    def run(solution: Any, workload: Any, *, stop: threading.Event, **options: Any) -> Any:
+        given.update(options)
+        began.set()
+        given["stopped"] = stop.wait(20)
+        return {}
+
+    module = "ncu" if tool == "profile" else "sanitizer"
+    monkeypatch.setattr(f"fib_agents.{module}.{tool}", run)
+    judge = LocalJudge(Datasets([dataset]), ["cpu"], {})
+    server = mcp_server.AgentServer(judge)
+
+    class Lost:
+        async def report_progress(self, *step: Any) -> None:
+            raise ConnectionError
+
+    async def main() -> None:
+        if ends == "lost":
+            judge.begin = partial(_telling, judge.begin)  # type: ignore[method-assign]
+            with pytest.raises(ConnectionError):
+                await getattr(server, tool)(Lost(), "first")
+            return
+        async with Client(server.server) as client:
+            call = asyncio.create_task(client.call_tool(tool, {"solution": "first"}))
+            assert await asyncio.to_thread(began.wait, 20)
+            if ends == "close":
+                await asyncio.to_thread(judge.close)
+                assert given["stopped"]
+            else:
+                call.cancel()
+            with suppress(asyncio.CancelledError):
+                await call
+
+    asyncio.run(main())
+    judge.close()
+    if ends != "lost":  # there, it may have ended before it began
+        assert given["sandbox"] == "auto"
+        assert given["stopped"]
+    assert not judge._current
+
+
+def _telling(begin: Any, work: Any, tell: Any) -> Any:
+    def working(call: Any, device: Any) -> Any:
+        call.tell(1, 2, "it is going on")
+        return work(call, device)
+
+    return begin(working, tell)
+
+
 def test_long_texts_are_cut() -> None:
-    found = mcp_server.bounded({"a": ["x" * 100, float("nan"), 1.5]}, 10)
-    assert found["a"][0].startswith("xxxxx\n[... 90 characters left out")
+    found = mcp_server.bounded({"a": ["x" * 100, float("nan"), 1.5]}, 60)
+    assert "x\n… 40 characters left out …\nx" in found["a"][0]
+    assert len(found["a"][0]) == 60
     assert found["a"][1:] == ["nan", 1.5]
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +20,7 @@ from fib_agents import (
     profile,
 )
 from fib_agents.ncu import KernelProfile, limit_of, number, read_launches, summarise
-from fib_agents.tool_runs import run_bounded, short_name
+from fib_agents.tool_runs import ToolError, build, run_bounded, select, short_name
 from fib_tests.agent_tools import *  # noqa: F403
 
 DATA = Path(__file__).parent / "data"
@@ -170,6 +174,7 @@ def test_a_profile_runs_the_solution_and_is_json(run, tmp_path) -> None:
         ("no_syntax", "build_failed", "main.py:1"),
         ("dies", "crashed", "during stage 'call'"),
         ("liar", "crashed", "during stage"),
+        *((one, "crashed", "during stage 'inputs'") for one in ("pipe", "link", "folder")),
         ("unknown", "invalid_request", "no solution is called 'unknown'"),
     ],
 )
@@ -222,8 +227,73 @@ def test_a_run_without_end_is_killed_with_all_that_it_started(run, monkeypatch) 
     monkeypatch.setenv("MARK", mark)
     found = run(timeout=2)
     assert found.problem.code == "timeout"
-    left = subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True).stdout
-    assert left == ""
+    assert not left_of(mark)
+
+
+def left_of(mark: str) -> str:
+    return subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True).stdout
+
+
+def await_that(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_run_is_stopped_from_another_thread(run, monkeypatch) -> None:
+    mark, stop, found = f"fib-test-{time.monotonic_ns()}", threading.Event(), []
+    monkeypatch.setenv("FAKE_MODE", "hang")
+    monkeypatch.setenv("MARK", mark)
+    running = threading.Thread(target=lambda: found.append(run(stop=stop)))
+    running.start()
+    await_that(lambda: left_of(mark))
+    stop.set()
+    running.join(5)
+    assert found[0].problem.code == "interrupted"
+    assert not left_of(mark)
+    assert run(stop=stop).problem.code == "interrupted"
+
+
+def test_a_build_is_stopped_from_another_thread(dataset, monkeypatch) -> None:
+    from flashinfer_bench.bench import backends, builds, plan
+
+    ended, stop = threading.Event(), threading.Event()
+
+    class Builds:
+        def __init__(self, *_, **__) -> None:
+            threading.Timer(0.1, stop.set).start()
+
+        def compile(self, _) -> None:
+            assert ended.wait(60)
+
+    monkeypatch.setattr(plan, "compiles_ahead", lambda *_: True)
+    monkeypatch.setattr(backends, "make_executor", lambda *_: SimpleNamespace(close=ended.set))
+    monkeypatch.setattr(builds, "BuildAhead", Builds)
+    with pytest.raises(ToolError, match="stopped on request"):
+        build(select("good", "two", dataset), device="cpu", sandbox="off", stop=stop)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_ends_with_who_started_it(number) -> None:
+    mark = f"fib-test-{time.monotonic_ns()}"
+    never = "import time; time.sleep(600)"
+    inner = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {never!r}, {mark!r}])"
+    script = (
+        "import sys; from fib_agents.tool_runs import run_bounded\n"
+        f"run_bounded([sys.executable, '-c', {inner!r}], timeout_s=600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as parent:
+        await_that(lambda: len(left_of(mark).split()) >= 4)
+        parent.send_signal(number)
+    await_that(lambda: not left_of(mark))
+
+
+def test_the_folder_is_removed_however_deep(run, tmp_path) -> None:
+    found = run("deep", folder=tmp_path / "made")
+    assert found.problem is None, found.problem
+    assert not [*(tmp_path / "made").iterdir()]
+    assert not [*(tmp_path / "cache").glob("**/candidates/*/*")]
 
 
 def test_the_end_of_output_is_kept() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,18 @@ def test_what_can_go_wrong(run, monkeypatch, solution, mode, code) -> None:
     assert report.problem is not None
     assert report.problem.code == code
     assert not report.clean
+
+
+@pytest.mark.parametrize("solution", ["pipe", "link", "folder"])
+def test_what_a_solution_leaves_does_not_matter_to_the_next_tool(run, solution) -> None:
+    report = run(solution, tools=["memcheck", "initcheck"])
+    assert [one.problem.code for one in report.checks] == ["crashed", "crashed"]
+
+
+def test_a_stopped_check(run) -> None:
+    stop = threading.Event()
+    stop.set()
+    assert run(stop=stop).problem.code == "interrupted"
 
 
 def test_wrong_requests(run) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fib_agents import extract_solution_to_files, pack_solution_from_files
 from fib_tests.scaled_add import solution_of
-from flashinfer_bench.errors import ConfigError, DataError, UnsafePathError
+from flashinfer_bench.errors import ConfigError, DataError, StorageError, UnsafePathError
 
 SPEC = {"language": "cuda", "target_hardware": ["cuda"], "entry_point": "main.cu::run"}
 FILES = {"main.cu": '#include "a/b.h"\r\n', "a/b.h": "// é\n"}
@@ -43,6 +43,16 @@ def test_files_are_replaced(tmp_path) -> None:
 def test_paths_stay_inside(tmp_path, path) -> None:
     with pytest.raises(UnsafePathError):
         extract_solution_to_files(solution_of({**FILES, path: "x"}, **SPEC), tmp_path / "in")
+
+
+def test_folders_stay(tmp_path) -> None:
+    (tmp_path / "main.cu").mkdir()
+    with pytest.raises(StorageError, match=r"main\.cu cannot be replaced"):
+        extract_solution_to_files(solution_of(FILES, **SPEC), tmp_path)
+    (tmp_path / "main.cu").rmdir()
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(UnsafePathError, match="is a file, not a folder"):
+        extract_solution_to_files(solution_of(FILES, **SPEC), tmp_path)
 
 
 def test_links_stay_inside(tmp_path) -> None:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+_REPLACES = (
+    "import json, os\n\ndef run(x, y, scale):\n"
+    "    with open('target.json', 'w') as file:\n"
+    "        json.dump({{'stage': 'done'}}, file)\n"
+    "    os.unlink('outcome.json')\n    {}\n    os._exit(0)\n"
+)
 SOLUTIONS = {
     "good": None,
     "raises": "def run(x, y, scale):\n    raise ValueError('not today')\n",
@@ -26,6 +32,14 @@ SOLUTIONS = {
         "        try:\n            Path(place).write_text('[' * 100000)\n"
         "        except OSError:\n            pass\n"
         "    os._exit(0)\n"
+    ),
+    "pipe": _REPLACES.format("os.mkfifo('outcome.json')"),
+    "link": _REPLACES.format("os.symlink('target.json', 'outcome.json')"),
+    "folder": _REPLACES.format("os.mkdir('outcome.json')"),
+    "deep": (
+        "import os\n\ndef run(x, y, scale):\n"
+        "    for _ in range(3000):\n        os.mkdir('d')\n        os.chdir('d')\n"
+        "    return x + y * scale\n"
     ),
 }
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from fib_agents.evaluations import Call
     from flashinfer_bench.bench.correctness import Comparison
     from flashinfer_bench.bench.sandbox import Level
     from flashinfer_bench.data import Definition, Solution, Trace, Workload
@@ -173,6 +174,7 @@ def diagnose(
     seeds: Sequence[int] = (),
     calls: int = CALLS,
     budget_s: float = BUDGET_S,
+    call: Optional[Call[Any]] = None,
 ) -> Diagnosis:
     """Find out how the outputs of a solution differ from the reference's, and why.
 
@@ -197,6 +199,8 @@ def diagnose(
         Calls on the same inputs, at least 2.
     budget_s : float
         Seconds for everything but building; what does not fit is left out.
+    call : Call, optional
+        Ends the diagnosis if it is cancelled.
 
     Returns
     -------
@@ -211,6 +215,8 @@ def diagnose(
         If there is no executor for the device, or a sandbox ``strict`` cannot be had.
     RunnerFatalError
         If no worker can be started.
+    CallCancelled
+        If `call` was cancelled.
     """
     catalog = default_catalog()
     if not resolve_evaluator(definition, catalog=catalog).one_answer:
@@ -230,11 +236,18 @@ def diagnose(
         executor.start()
         axes = {axis: workload.axes[axis] for axis in definition.var_axes}
         reference, own = (
-            _Worker(executor, sandbox, (definition, one), axes)
+            _Worker(executor, sandbox, (definition, one), axes, call)
             for one in (reference_solution(definition), solution)
         )
         at_the_end.callback(reference.close)
         at_the_end.callback(own.close)
+        if call is not None:
+
+            def stop() -> None:
+                reference.close()
+                own.close()
+
+            at_the_end.enter_context(call.stopped_by(stop))
         study = _Study(definition, workload, root, settings, reference, own, axes)
         try:
             return study.result(given, max(calls, 2), budget_s)
@@ -255,11 +268,14 @@ class _Worker:
     sandbox: Sandbox
     what: tuple[Definition, Solution]
     axes: dict[str, int]
+    user: Optional[Call[Any]] = None
     deadline: Optional[Deadline] = None
     destination_passing_style: bool = False
     _candidate: Optional[Candidate] = None
 
     def load(self) -> Candidate:
+        if self.user is not None:
+            self.user.check()
         if self._candidate is None or not self._candidate.alive:
             self.close()
             self._candidate = self.executor.spawn()
@@ -331,7 +347,10 @@ class _Study:
         self.reference.load()
         self.asked = "solution"
         self.solution.load()
-        with device_lock(self.reference.executor.device):  # nobody times meanwhile
+        user = self.solution.user
+        device = self.reference.executor.device
+        # Nobody times meanwhile. Without the lock, the first call finds that it is cancelled.
+        with device_lock(device, lambda: user is not None and user.cancelled):
             return self._result(seeds, calls, budget_s)
 
     def _result(self, seeds: Sequence[int], calls: int, budget_s: float) -> Diagnosis:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
 from flashinfer_bench.bench.observers import RunObserver
 from flashinfer_bench.data import Solution, Trace, TraceSet, layout
-from flashinfer_bench.data.json_codec import load_jsonl_file, save_json_file
+from flashinfer_bench.data.json_codec import load_json_file, load_jsonl_file, save_json_file
 from flashinfer_bench.errors import (
     CapabilityError,
     ConfigError,
     ConflictError,
     FibError,
+    StorageError,
     UnknownNameError,
 )
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fib_serve.client import Client, TaskView
     from flashinfer_bench.bench import Benchmark, BenchmarkConfig, Skipped
     from flashinfer_bench.bench.builds import BuildOutcome
+    from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.data import Definition, Workload
 
@@ -82,6 +84,11 @@ class Call(Generic[_T]):
         else:
             self.outcome.set_result(result)
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._cancelled
+
     def check(self) -> None:
         """Raise `CallCancelled` if nobody waits any more."""
         if self._cancelled:
@@ -132,6 +139,10 @@ class Evaluated:
         By uuid of the workload.
     saved : bool
         Whether solution and traces are in a dataset.
+    earlier : sequence of Trace
+        Runs of the definition that came before and that `trace_set` lacks.
+    settings : mapping
+        The settings of an evaluation by uuid of the workload, if they are known.
     """
 
     definition: Definition
@@ -141,12 +152,24 @@ class Evaluated:
     skipped: Sequence[str] = ()
     diagnoses: Mapping[str, Any] = field(default_factory=dict)
     saved: bool = True
+    earlier: Sequence[Trace] = ()
+    settings: Mapping[str, ResolvedEvalConfig] = field(default_factory=dict)
 
 
 def _named(solution: Solution) -> Solution:
     """Return a solution whose name ends with a digest of its content, so that no two have it."""
     unique = solution.with_unique_name()
     return solution if solution.name.endswith(f"_{solution.hash()[:8]}") else unique
+
+
+def _check_same(found: Solution, solution: Solution, where: str) -> None:
+    if (found.name, found.definition, found.hash()) != (
+        solution.name,
+        solution.definition,
+        solution.hash(),
+    ):
+        hint = "give the solution another name"
+        raise ConflictError(f"{where} has another solution {found.name!r}", hint=hint)
 
 
 # ------------------------------------------------------------------------------------- datasets
@@ -180,9 +203,10 @@ class Datasets:
                 _check_distinct(read)
                 self._read = read
                 for solution in [] if self.save else self._added.values():
-                    self._set_of(solution.definition)[0].solutions.setdefault(
-                        solution.definition, []
-                    ).append(solution)
+                    name = solution.definition
+                    for one in read:
+                        if name in one.definitions:  # its file may have gone
+                            one.solutions.setdefault(name, []).append(solution)
             return self._read
 
     def _set_of(self, name: str) -> tuple[TraceSet, Definition]:
@@ -246,8 +270,12 @@ class Datasets:
         ------
         ConfigError
             If its author is the one that scores compare with.
+        ConflictError
+            If another one has this name.
         UnknownNameError
             If there is no such definition.
+        StorageError
+            If it cannot be written.
         """
         if solution.author == _BASELINE:
             hint = "give your own name"
@@ -257,16 +285,37 @@ class Datasets:
             trace_set, definition = self._set_of(solution.definition)
             found = trace_set.get_solution(solution.name)
             if found is not None:
+                _check_same(found, solution, f"the dataset {trace_set.root}")
                 return found
             if self.save:
                 assert trace_set.root is not None
-                parts = (solution.author, definition.op_type, definition.name)
-                folder = trace_set.root.joinpath(layout.SOLUTIONS, *map(layout.safe_segment, parts))
-                folder.mkdir(parents=True, exist_ok=True)
-                save_json_file(solution, folder / f"{layout.safe_segment(solution.name)}.json")
+                self._write(solution, trace_set.root, definition)
             trace_set.solutions.setdefault(definition.name, []).append(solution)
             self._added[solution.name] = solution
         return solution
+
+    @staticmethod
+    def _write(solution: Solution, root: Path, definition: Definition) -> None:
+        parts = (solution.author, definition.op_type, definition.name)
+        folder = root.joinpath(layout.SOLUTIONS, *map(layout.safe_segment, parts))
+        path = folder / f"{layout.safe_segment(solution.name)}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                save_json_file(solution, path)
+                return
+            found = load_json_file(Solution, path)  # others have written it, or it was not valid
+        except StorageError:
+            raise
+        except OSError as error:
+            told = f"{path} cannot be written: {error.strerror or error}"
+            hint = "make the folder writable, or keep solutions in memory: --no-save"
+            raise StorageError(told, hint=hint) from error
+        _check_same(found, solution, str(path))
+
+    def kept(self, definition: str) -> list[Trace]:
+        """Return the traces that are kept in memory."""
+        return list(self._traces.get(definition, ()))
 
     def keep(self, traces: Iterable[Trace]) -> None:
         """Add traces to the dataset of their definition, or keep them in memory."""
@@ -291,7 +340,7 @@ class Datasets:
             ours = TraceSet(
                 None, {definition: found}, {definition: read.solutions.get(definition, [])}
             )
-            ours.traces = {definition: list(self._traces.get(definition, ()))}
+            ours.traces = {definition: self.kept(definition)}
             sources = [TraceSet.from_path(root, on_error="collect"), ours]
         wanted = Selection(definitions=(definition,))
         results = [one for source in sources for one in collect_results(source, wanted)]
@@ -424,6 +473,11 @@ class Device:
             while (call := self._calls.get()) is not None:
                 call.run(self)
 
+    @property
+    def tool_sandbox(self) -> str:
+        """The sandbox under ncu and the like, which is never strict: CUDA has started before it."""
+        return str(self._settings.get("sandbox", "auto"))
+
     @cached_property
     def config(self) -> BenchmarkConfig:
         """The settings; the sandbox is strict where that is possible, unless they say otherwise."""
@@ -484,7 +538,16 @@ class Device:
         call.check()
         return results.traces.get(solution.definition, []), benchmark.skipped
 
-    def diagnose(self, definition: Definition, solution: Solution, trace: Trace) -> Any:
+    def settings(
+        self, definition: Definition, traces: Iterable[Trace]
+    ) -> dict[str, ResolvedEvalConfig]:
+        """Return the settings with which traces were made, by uuid of the workload."""
+        resolve = self.config.resolve_eval_config
+        return {one.workload.uuid: resolve(definition, one.workload) for one in traces}
+
+    def diagnose(
+        self, call: Call[Any], definition: Definition, solution: Solution, trace: Trace
+    ) -> Any:
         """Return why outputs are wrong; None if that cannot be found out."""
         from fib_agents.diagnosis import diagnose, seeds_of
 
@@ -497,9 +560,13 @@ class Device:
                 executor=self.executor,
                 seeds=seeds_of(trace),
                 config=config.resolve_eval_config(definition, trace.workload),
+                call=call,
             )
-        except FibError as error:
-            logger.warning("%s is not diagnosed: %s", solution.name, error)
+        except CallCancelled:
+            raise
+        except Exception as error:  # the result of the evaluation is still good
+            detailed = not isinstance(error, FibError)
+            logger.warning("%s is not diagnosed: %s", solution.name, error, exc_info=detailed)
             return None
 
 
@@ -567,17 +634,22 @@ class LocalJudge:
         definition = datasets.definition(solution.definition)
 
         def work(call: Call[Evaluated], device: Device) -> Evaluated:
+            earlier = datasets.kept(definition.name)
             traces, skipped = device.evaluate(call, solution, workloads)
             wrong = [one for one in traces if diagnose and _is_wrong(one)][:1]
             diagnoses = {}
             for trace in wrong:
                 call.check()
                 call.tell(2.0 * len(workloads) + 0.4, 2.0 * len(workloads) + 0.5, "diagnosing")
-                diagnoses[trace.workload.uuid] = device.diagnose(definition, solution, trace)
+                found = device.diagnose(call, definition, solution, trace)
+                diagnoses[trace.workload.uuid] = found
+                call.check()
             told = [f"{one.workload or one.solution}: {one.reason}" for one in skipped]
             trace_set = datasets.trace_set(definition.name)
             return Evaluated(
-                definition, solution, traces, trace_set, told, diagnoses, datasets.save
+                *(definition, solution, traces, trace_set, told, diagnoses, datasets.save),
+                earlier,
+                device.settings(definition, traces),
             )
 
         return self.begin(work, tell)
@@ -637,17 +709,13 @@ class RemoteRecords:
             raise UnknownNameError.of("solution that was submitted here", [name], self.submitted)
         return self.submitted[name]
 
-    def workloads(self, definition: str, uuids: Optional[Sequence[str]] = None) -> list[Trace]:
+    def workloads(self, definition: str) -> list[Trace]:
         """Return workload traces, except hidden ones."""
         from flashinfer_bench.data import Workload
 
         rows = self._client.workloads(definition)
         found = [Workload.model_validate(row.get("workload", row)) for row in rows]
-        return [
-            Trace(definition=definition, workload=one)
-            for one in found
-            if uuids is None or one.uuid in uuids
-        ]
+        return [Trace(definition=definition, workload=one) for one in found]
 
     def leaderboard(self, definition: str) -> list[dict[str, Any]]:
         """Return the ranked solutions of a definition."""

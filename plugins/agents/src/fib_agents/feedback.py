@@ -330,6 +330,7 @@ def feedback_among(
     more: Sequence[Trace],
     diagnosis: Optional[Diagnosis] = None,
     note: str = "",
+    config: Optional[ResolvedEvalConfig] = None,
 ) -> Feedback:
     """Return the feedback on an evaluation of a run that is going on.
 
@@ -341,6 +342,8 @@ def feedback_among(
         Traces of the definition that the dataset may lack, `trace` last.
     note : str
         Why there is no diagnosis.
+    config : ResolvedEvalConfig, optional
+        Settings of the run; by default what the trace tells.
     """
     run = trace.evaluation
     if run is None or trace.solution is None:
@@ -363,7 +366,7 @@ def feedback_among(
         status=run.status.value,
         decisive_line=without_colours(reason),
         log_excerpt=shortened(without_colours(run.log), _LONGEST_LOG),
-        outputs=_outputs(trace, definition, diagnosis) if definition is not None else (),
+        outputs=_outputs(trace, definition, diagnosis, config) if definition is not None else (),
         likely_causes=tuple(causes),
         diagnosis_note=diagnosis.note if diagnosis is not None else note,
         latency=_latency(own, run),
@@ -398,9 +401,12 @@ def settings_of(trace: Trace, definition: Definition) -> ResolvedEvalConfig:
 
 
 def _outputs(
-    trace: Trace, definition: Definition, diagnosis: Optional[Diagnosis]
+    trace: Trace,
+    definition: Definition,
+    diagnosis: Optional[Diagnosis],
+    config: Optional[ResolvedEvalConfig],
 ) -> tuple[OutputFeedback, ...]:
-    config = settings_of(trace, definition)
+    config = config or settings_of(trace, definition)
     correctness = trace.evaluation.correctness if trace.evaluation is not None else None
     extra = (correctness.extra if correctness is not None else None) or {}
     first, matched = extra.get("first_failing"), extra.get("matched_ratio")

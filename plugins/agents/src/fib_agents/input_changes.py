@@ -195,5 +195,7 @@ def factors(sizes: Mapping[str, int]) -> Iterator[tuple[float, str]]:
 
 
 def is_float(value: Any) -> bool:
-    """Return whether a value is a tensor of floats."""
-    return hasattr(value, "dtype") and bool(value.dtype.is_floating_point)
+    """Return whether a value is a tensor of floats that can be calculated with, unlike float8."""
+    return (
+        hasattr(value, "dtype") and bool(value.dtype.is_floating_point) and value.element_size() > 1
+    )

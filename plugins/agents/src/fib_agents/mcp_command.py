@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
@@ -84,15 +85,27 @@ def serve(
     gc.enable()
     try:
         if http:
-            address = f"[{host}]" if ":" in host else host
-            talk(f"serving MCP at http://{address}:{port}/mcp")
-            asyncio.run(serve_http(made, host, port))
+            with _listen(host, port) as listening:
+                address = f"[{host}]" if ":" in host else host
+                talk(f"serving MCP at http://{address}:{port}/mcp")
+                asyncio.run(serve_http(made, host, listening))
         else:
             # Otherwise Ctrl-C takes effect after the next line of the client only.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             asyncio.run(serve_stdio(made))
     finally:
         judge.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        told = f"{host}:{port} cannot be listened on: {error.strerror or error}"
+        raise ConfigError(told, hint="choose another --port or --host") from error
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # see `fib_serve.app`
+    return listening
 
 
 def _local(local: Optional[list[Path]], settings: dict[str, Any], save: bool) -> LocalJudge:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Annotated, Any, Optional, ParamSpec, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Optional, ParamSpec, TypeVar, Union
 
 import mcp_types
 from mcp.server.mcpserver import Context, MCPServer
@@ -22,6 +23,9 @@ from flashinfer_bench import __version__
 from flashinfer_bench.cli.output import to_plain
 from flashinfer_bench.data import Definition, Solution, Trace, Workload
 from flashinfer_bench.errors import CapabilityError, ConfigError, DataError, FibError
+
+if TYPE_CHECKING:
+    import socket
 
 MAX_SOLUTION_CHARS = 2_000_000
 """Longer sources are refused."""
@@ -211,18 +215,14 @@ class CompareResult(TypedDict):
     comparisons: list[dict[str, Any]]
 
 
-def cut(text: str, most: int) -> str:
-    """Return a text without its middle if it is longer than `most`, and say so in it."""
-    if len(text) <= most:
-        return text
-    left = len(text) - most
-    return f"{text[: most // 2]}\n[... {left:,} characters left out ...]\n{text[-most // 2 :]}"
-
-
 def bounded(value: Any, most: int = _MAX_TEXT_CHARS) -> Any:
     """Return plain JSON whose long texts are cut, and whose numbers are finite."""
     if isinstance(value, str):
-        return cut(value, most)
+        if len(value) <= most:
+            return value
+        from flashinfer_bench.bench.evaluation import shortened
+
+        return shortened(value, most)
     if isinstance(value, dict):
         return {str(key): bounded(one, most) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -237,7 +237,7 @@ def _problem(error: Exception) -> str:
         found = error.errors(include_url=False, include_input=False)[:8]
         return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
     message, hint = getattr(error, "message", None) or str(error), getattr(error, "hint", None)
-    return cut(f"{message}\nhint: {hint}" if hint else message, _MAX_TEXT_CHARS)
+    return str(bounded(f"{message}\nhint: {hint}" if hint else message))
 
 
 _EXPECTED = (FibError, DataError, ValidationError)
@@ -278,11 +278,11 @@ async def _follow(ctx: Context[Any, Any], begin: Callable[[Tell], Call[_T]]) -> 
         while (step := await told.get()) is not None:
             await ctx.report_progress(*step)
         return call.outcome.result()
-    except asyncio.CancelledError:
-        call.cancel()
-        raise
     except _EXPECTED as error:
         raise ToolError(_problem(error)) from None
+    finally:
+        if not call.outcome.done():  # the client has cancelled it, or gone away
+            call.cancel()
 
 
 def _end(began: asyncio.Future[Call[Any]]) -> None:
@@ -365,7 +365,7 @@ class AgentServer:
             {
                 "name": one.name,
                 "op_type": one.op_type,
-                "description": cut(one.description or "", 300),
+                "description": bounded(one.description or "", 300),
             }
             for one in found[offset : offset + limit]
         ]
@@ -394,7 +394,7 @@ class AgentServer:
                 "author": one.author,
                 "language": str(one.spec.language),
                 "binding": one.spec.binding and str(one.spec.binding),
-                "description": cut(one.description or "", 300),
+                "description": bounded(one.description or "", 300),
             }
             for one in found[offset : offset + limit]
         ]
@@ -433,12 +433,7 @@ class AgentServer:
         """
 
         def begin(tell: Tell) -> Call[Evaluated]:
-            is_new = isinstance(solution, SolutionInput)
-            record = (
-                solution_from(solution)
-                if isinstance(solution, SolutionInput)
-                else self._records.solution(solution)
-            )
+            is_new, record = isinstance(solution, SolutionInput), self._solution(solution)
             return self._judge.evaluate(record, workloads, tell, new=is_new, diagnose=diagnose)
 
         return await asyncio.to_thread(_told(result_of), await _follow(ctx, begin))
@@ -512,11 +507,7 @@ class AgentServer:
         judge = self._local()
 
         def begin(tell: Tell) -> Call[dict[str, Any]]:
-            record = (
-                solution_from(solution)
-                if isinstance(solution, SolutionInput)
-                else judge.records.solution(solution)
-            )
+            record = self._solution(solution)
             traces = judge.records.workloads(record.definition, uuid and [uuid])
             if not traces:
                 raise ConfigError(f"{record.definition!r} has no workloads")
@@ -524,15 +515,22 @@ class AgentServer:
             trace_set = judge.records.trace_set(record.definition)
 
             def work(call: Call[dict[str, Any]], device: Device) -> dict[str, Any]:
-                call.check()
                 options = {"dataset": trace_set, "device": device.name}
-                options["sandbox"] = device.config.sandbox
-                found = run(record, workload, **options)
+                stop = threading.Event()
+                with call.stopped_by(stop.set):
+                    call.check()
+                    found = run(record, workload, sandbox=device.tool_sandbox, stop=stop, **options)
+                call.check()
                 return bounded(_plain(found))  # type: ignore[no-any-return]
 
             return judge.begin(work, tell)
 
         return await _follow(ctx, begin)
+
+    def _solution(self, given: Union[SolutionInput, str]) -> Solution:
+        if isinstance(given, SolutionInput):
+            return solution_from(given)
+        return self._records.solution(given)
 
     def _local(self) -> LocalJudge:
         assert isinstance(self._judge, LocalJudge)
@@ -612,7 +610,7 @@ def _plain(value: Any) -> Any:
 
 def result_of(done: Evaluated) -> EvaluationResult:
     """Return the structured result of an evaluation."""
-    from fib_agents.feedback import feedback_of
+    from fib_agents.feedback import feedback_among
     from fib_report.scores import geometric_mean
     from flashinfer_bench.data import EvaluationStatus
 
@@ -625,7 +623,10 @@ def result_of(done: Evaluated) -> EvaluationResult:
     for trace, run in zip(done.traces, runs, strict=True):
         uuid = trace.workload.uuid
         if run.timestamp:
-            record = _plain(feedback_of(trace, done.trace_set, done.diagnoses.get(uuid)))
+            more = [*done.earlier, *(one for one in done.traces if one is not trace), trace]
+            about = done.diagnoses.get(uuid)
+            config = done.settings.get(uuid)
+            record = _plain(feedback_among(trace, done.trace_set, more, about, config=config))
         else:  # of a hidden workload of a service
             record = {"workload": uuid, "status": run.status.value, "log": run.log}
         record = bounded(record)
@@ -717,12 +718,11 @@ async def serve_stdio(server: MCPServer[Any]) -> None:
     await server.run_stdio_async()
 
 
-async def serve_http(server: MCPServer[Any], host: str, port: int) -> None:
-    """Serve clients on a loopback address, until the process is told to end."""
+async def serve_http(server: MCPServer[Any], host: str, listening: socket.socket) -> None:
+    """Serve clients on a socket of a loopback address, until the process is told to end."""
     import uvicorn
 
     # With a loopback address, the SDK refuses other names in Host and Origin.
     app = server.streamable_http_app(host=host)
-    await uvicorn.Server(
-        uvicorn.Config(app, host=host, port=port, log_config=None, timeout_graceful_shutdown=2)
-    ).serve()
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2)
+    await uvicorn.Server(config).serve(sockets=[listening])

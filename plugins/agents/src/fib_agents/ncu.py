@@ -39,6 +39,7 @@ from fib_agents.tool_runs import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from threading import Event
 
 
 OLDEST = "2021.1"
@@ -242,6 +243,7 @@ def profile(
     seed: int = 0,
     folder: Optional[Path] = None,
     save: Optional[Path] = None,
+    stop: Optional[Event] = None,
 ) -> Profile:
     """Profile the kernels of a solution on a workload.
 
@@ -267,6 +269,8 @@ def profile(
         Where temporary files go.
     save : Path, optional
         An existing folder for the two CSV pages.
+    stop : threading.Event, optional
+        When another thread sets it, what runs is killed; the problem is then ``interrupted``.
 
     Returns
     -------
@@ -275,7 +279,7 @@ def profile(
     """
     found = Profile(device=device or "")
     try:
-        run = _Run(ncu, select(solution, workload, dataset), device, sandbox, folder)
+        run = _Run(ncu, select(solution, workload, dataset), device, sandbox, folder, stop)
         found = Profile(**run.about())
         with run.started(seed=seed, warmup=1, calls=calls) as ready:
             deadline = time.monotonic() + timeout
@@ -341,6 +345,7 @@ class _Run(ToolRun):
             cwd=ready.folder,
             env=ready.environment,
             limit=_MAX_PAGE,
+            stop=self._stop,
         )
 
 

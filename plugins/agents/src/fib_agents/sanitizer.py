@@ -35,6 +35,7 @@ from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from threading import Event
 
     from flashinfer_bench.data import Solution
 
@@ -210,6 +211,7 @@ def memcheck(
     seed: int = 0,
     folder: Optional[Path] = None,
     save: Optional[Path] = None,
+    stop: Optional[Event] = None,
 ) -> SanitizerReport:
     """Look for invalid accesses, races, uninitialised reads and wrong barriers of a solution.
 
@@ -235,6 +237,8 @@ def memcheck(
         Where temporary files go.
     save : Path, optional
         An existing folder for the texts of the tools.
+    stop : threading.Event, optional
+        When another thread sets it, what runs is killed; the problem is then ``interrupted``.
 
     Returns
     -------
@@ -242,7 +246,12 @@ def memcheck(
         Whatever goes wrong is its `problem`; nothing is raised.
     """
     report, texts = _checked(
-        sanitizer, tools, (solution, workload, dataset), (device, sandbox, folder), seed, timeout
+        sanitizer,
+        tools,
+        (solution, workload, dataset),
+        (device, sandbox, folder, stop),
+        seed,
+        timeout,
     )
     try:
         for tool, text in texts.items() if save is not None else ():
@@ -256,7 +265,7 @@ def _checked(
     sanitizer: str,
     tools: Iterable[str],
     job: tuple[SolutionLike, WorkloadLike, DatasetLike],
-    where: tuple[Optional[str], Optional[str], Optional[Path]],
+    where: tuple[Optional[str], Optional[str], Optional[Path], Optional[Event]],
     seed: int,
     timeout: float,
 ) -> tuple[SanitizerReport, dict[str, str]]:
@@ -541,7 +550,7 @@ def flashinfer_bench_run_sanitizer(
         sanitizer_path,
         TOOLS if sanitizer_types is None else sanitizer_types,
         (solution, workload, trace_set_path),
-        (device, None, Path(tmpdir) if tmpdir is not None else None),
+        (device, None, Path(tmpdir) if tmpdir is not None else None, None),
         0,
         timeout,
     )

@@ -35,9 +35,9 @@ def extract_solution_to_files(solution: Solution, base_path: Union[str, Path]) -
     Raises
     ------
     UnsafePathError
-        If a path could leave the folder, or a folder is where a file is to be.
+        If a path could leave the folder, or leads through a file.
     StorageError
-        If a file cannot be written.
+        If a file cannot be written, as where there is a folder.
     """
     root = Path(base_path)
     paths = [root / check_relative_path(source.path) for source in solution.sources]

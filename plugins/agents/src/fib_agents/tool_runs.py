@@ -10,16 +10,19 @@ import json
 import os
 import re
 import shutil
+import socket
+import stat
 import subprocess
 import tempfile
 import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
-from fib_agents import target
+from fib_agents import leash, target
+from flashinfer_bench.bench.candidate.folders import remove_folder
 from flashinfer_bench.bench.candidate.processes import kill, kill_group, tree_of
 from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.bench.executors.launch import command, environment
@@ -28,7 +31,7 @@ from flashinfer_bench.data.json_codec import dict_to_dataclass, load_json_file, 
 from flashinfer_bench.errors import CapabilityError, ConfigError, FibError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from flashinfer_bench.bench.sandbox import Level
 
@@ -47,6 +50,7 @@ CAPABILITY_CODES = (
 _BUILD_TIMEOUT_S = 300.0
 _MAX_RECORD = 1 << 16
 _LAST_WORDS_S = 1.0
+_LOOK_S = 0.02
 _VERSION = re.compile(r"\bVersion (\d{4}(?:\.\d+)+)")
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
 
@@ -65,7 +69,7 @@ class Problem:
         ``tool_missing``, ``unsupported_version``, ``no_permission``, ``no_device``, ``busy``,
         ``invalid_request``, ``sandbox_refused``, ``inputs_failed``, ``not_buildable_here``,
         ``other_device``, ``build_failed``, ``call_failed``, ``crashed``, ``timeout``,
-        ``no_kernels`` or ``unreadable_report``.
+        ``interrupted``, ``no_kernels`` or ``unreadable_report``.
     message : str
         What happened.
     hint : str
@@ -277,15 +281,15 @@ def find_tool(name: str, package: str) -> str:
     return str(Path(found).absolute())
 
 
-def version_of(tool: str, oldest: str) -> str:
+def version_of(tool: str, oldest: str, stop: Optional[Event] = None) -> str:
     """Return the version of a tool: ``2025.3.1.0``.
 
     Raises
     ------
     ToolError
-        If it does not tell one, or it is older than `oldest`.
+        If it does not tell one, or it is older than `oldest`; or `stop` is set.
     """
-    ran = run_bounded([tool, "--version"], timeout_s=60)
+    ran = run_bounded([tool, "--version"], timeout_s=60, stop=stop)
     found = _VERSION.search(ran.output)
     if found is None or [*map(int, found[1].split("."))] < [*map(int, oldest.split("."))]:
         raise error(
@@ -303,7 +307,7 @@ class Ran(NamedTuple):
     Attributes
     ----------
     exit_code : int, optional
-        As of `subprocess.Popen.returncode`; None if it was killed after the timeout.
+        As of a shell: 128 plus its number after a signal; None if it was killed after the timeout.
     output : str
         What it and its children printed, without the middle if that was too much.
     seconds : float
@@ -322,8 +326,11 @@ def run_bounded(
     cwd: Optional[Path] = None,
     env: Optional[Mapping[str, str]] = None,
     limit: int = MAX_OUTPUT,
+    stop: Optional[Event] = None,
 ) -> Ran:
     """Run a program in a process group of its own, of which nothing is left afterwards.
+
+    The group is killed, too, when this process ends, however it does; see `fib_agents.leash`.
 
     Parameters
     ----------
@@ -337,11 +344,19 @@ def run_bounded(
         Its environment.
     limit : int
         Bytes of output that are kept.
+    stop : threading.Event, optional
+        When it is set, all of it is killed.
+
+    Raises
+    ------
+    ToolError
+        If `stop` is set.
     """
     began = time.monotonic()
-    try:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
         process = subprocess.Popen(
-            arguments,
+            command(leash.__name__, theirs.fileno(), *arguments),
             cwd=cwd,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -349,24 +364,25 @@ def run_bounded(
             stderr=subprocess.STDOUT,
             bufsize=0,
             start_new_session=True,
+            pass_fds=[theirs.fileno()],
         )
-    except OSError as failed:
-        return Ran(127, f"{arguments[0]}: {failed.strerror}", 0.0)
-    assert process.stdout is not None
-    kept = _Kept(limit)
-    reader = Thread(target=kept.read, args=(process.stdout,), daemon=True)
-    reader.start()
-    try:
-        while not (ended := _has_ended(process.pid)) and time.monotonic() < began + timeout_s:
-            time.sleep(0.02)
-    finally:
-        # The process itself is not waited for yet, so its number is not another's.
-        for pid in tree_of(process.pid):
-            kill(pid)
-        kill_group(process.pid)
-        process.wait()
-    reader.join(_LAST_WORDS_S)  # what has escaped may keep the pipe open
-    return Ran(process.returncode if ended else None, kept.text(), time.monotonic() - began)
+        theirs.close()
+        assert process.stdout is not None
+        kept = _Kept(limit)
+        reader = Thread(target=kept.read, args=(process.stdout,), daemon=True)
+        reader.start()
+        try:
+            while not (ended := _has_ended(process.pid)) and time.monotonic() < began + timeout_s:
+                check_stop(stop)
+                time.sleep(_LOOK_S)
+        finally:
+            # The process itself is not waited for yet, so its number is not another's.
+            for pid in [*tree_of(process.pid)]:
+                kill(pid)
+            kill_group(process.pid)
+            process.wait()
+        reader.join(_LAST_WORDS_S)  # what has escaped may keep the pipe open
+        return Ran(process.returncode if ended else None, kept.text(), time.monotonic() - began)
 
 
 class _Kept:
@@ -389,6 +405,12 @@ class _Kept:
     def text(self) -> str:
         mark = f"\n… {self._left_out} bytes left out …\n" if self._left_out else ""
         return (self._head + mark.encode() + self._tail).decode("utf-8", "replace")
+
+
+def check_stop(stop: Optional[Event]) -> None:
+    """Raise a `ToolError` if an event is set."""
+    if stop is not None and stop.is_set():
+        raise error("interrupted", "stopped on request")
 
 
 def _has_ended(pid: int) -> bool:
@@ -419,7 +441,11 @@ class Prepared:
     def forget(self) -> None:
         """Remove what an earlier run has left of how it went."""
         for name in (target.SANDBOX, target.OUTCOME):
-            (self.folder / name).unlink(missing_ok=True)
+            path = self.folder / name
+            if path.is_dir() and not path.is_symlink():
+                remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def held(self) -> Held:
         """Return what confined the solution."""
@@ -463,11 +489,27 @@ class Prepared:
 def _record(file: Path) -> dict[str, Any]:
     """Return a small JSON object that an untrusted process may have written."""
     try:
-        with file.open("rb") as opened:
-            found = json.loads(opened.read(_MAX_RECORD))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(_content(file, _MAX_RECORD))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _content(file: Path, limit: int) -> bytes:
+    """Return at most `limit` bytes of a file; nothing if it is a link, a pipe or not there."""
+    try:
+        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            return b""
+        with os.fdopen(opened, "rb", closefd=False) as stream:
+            return stream.read(limit)
+    except OSError:
+        return b""
+    finally:
+        os.close(opened)
 
 
 class ToolRun:
@@ -485,6 +527,8 @@ class ToolRun:
         ``off``, ``auto`` or ``strict``; default: as of ``fib run``.
     folder : Path, optional
         Where temporary files go.
+    stop : threading.Event, optional
+        When it is set, what runs is killed, and a `ToolError` is raised.
 
     Raises
     ------
@@ -503,12 +547,13 @@ class ToolRun:
         device: Optional[str],
         sandbox: Optional[str],
         folder: Optional[Path],
+        stop: Optional[Event] = None,
     ) -> None:
-        self.job, self._folder = job, folder
+        self.job, self._folder, self._stop = job, folder, stop
         self._level = checked_sandbox(sandbox)
         self.program = find_tool(program, self.package)
         self.device = chosen_device(device)
-        self._version = version_of(self.program, self.oldest)
+        self._version = version_of(self.program, self.oldest, stop)
 
     def about(self) -> dict[str, Any]:
         """Return the fields of a record that are known beforehand."""
@@ -530,7 +575,7 @@ class ToolRun:
         variables: Optional[Mapping[str, str]] = None,
     ) -> Iterator[Prepared]:
         """Build the solution, and make what is needed to run it; see `target.Request`."""
-        build(self.job, device=self.device, sandbox=self._level)
+        build(self.job, device=self.device, sandbox=self._level, stop=self._stop)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         root = str(self.job.root) if self.job.root else None
@@ -538,20 +583,37 @@ class ToolRun:
             *(*self.job[:3], self.device, root, seed, warmup, calls, self._level),
             confine_first=self.confine_first,
         )
-        with tempfile.TemporaryDirectory(
-            prefix="fib-tool-", dir=self._folder, ignore_cleanup_errors=True
-        ) as made:
-            place = Path(made).resolve()
+        place = Path(tempfile.mkdtemp(prefix="fib-tool-", dir=self._folder)).resolve()
+        try:
             (place / target.WORK).mkdir()
             (place / target.REQUEST).write_text(request.to_json(), encoding="utf-8")
             variables = {**environment(place / target.WORK, self.device), **(variables or {})}
             yield Prepared(place, command(target.__name__, place), variables)
+        finally:
+            remove_folder(place)
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what the sandbox of the solution has left, which has ended by force."""
+        from flashinfer_bench.bench.sandbox import Sandbox, writable_folders
+
+        if self._level == "off":
+            return
+        Sandbox(self._level).tidy()
+        for folder in map(Path, writable_folders(self.job.definition, self.job.solution)[:1]):
+            with suppress(OSError):  # something is in there
+                folder.rmdir()
+                remove_folder(folder.parent)
 
     def run(self, ready: Prepared, arguments: Sequence[str], deadline: float) -> Ran:
         """Run the tool until `deadline`, of `time.monotonic`; hold the lock of the device."""
         from flashinfer_bench.bench.locks import device_lock
 
-        with device_lock(self.device, lambda: time.monotonic() > deadline) as held:
+        def give_up() -> bool:
+            check_stop(self._stop)
+            return time.monotonic() > deadline
+
+        with device_lock(self.device, give_up) as held:
             if not held:
                 raise error(
                     "busy",
@@ -560,17 +622,20 @@ class ToolRun:
                 )
             left = max(deadline - time.monotonic(), 1.0)
             env = ready.environment
-            return run_bounded(arguments, timeout_s=left, cwd=ready.folder, env=env)
+            return run_bounded(
+                arguments, timeout_s=left, cwd=ready.folder, env=env, stop=self._stop
+            )
 
 
-def build(job: Job, *, device: str, sandbox: Level) -> None:
+def build(job: Job, *, device: str, sandbox: Level, stop: Optional[Event] = None) -> None:
     """Compile a solution in a confined process, if its language is compiled.
 
     Raises
     ------
     ToolError
-        If it cannot be built.
+        If it cannot be built, or `stop` is set.
     """
+    check_stop(stop)
     from flashinfer_bench.bench import plan
     from flashinfer_bench.bench.backends import make_executor
     from flashinfer_bench.bench.builds import BuildAhead
@@ -587,17 +652,39 @@ def build(job: Job, *, device: str, sandbox: Level) -> None:
         return
     confines = Sandbox(sandbox, catalog)
     try:
-        with closing(make_executor(catalog, device)) as executor:
+        with closing(make_executor(catalog, device)) as executor, _calls(executor.close, stop):
             made = BuildAhead(
                 (), executor, jobs=1, timeout_s=_BUILD_TIMEOUT_S, overlap=False, sandbox=confines
             ).compile(plan.Build(job.definition, job.solution))
     except FibError as failed:
+        check_stop(stop)
         raise error("no_executor", failed.message, failed.hint or "") from None
     finally:
         confines.tidy()
+    check_stop(stop)
     if made.error is not None:
         code = "not_buildable_here" if made.state == "unavailable" else "build_failed"
         raise error(code, made.reason, made.error.hint or "", made.log)
+
+
+@contextmanager
+def _calls(work: Callable[[], None], stop: Optional[Event]) -> Iterator[None]:
+    """Call `work` in another thread if `stop` is set during the body of a ``with`` statement."""
+    over = Event()
+
+    def watch(stop: Event) -> None:
+        while not over.wait(_LOOK_S):
+            if stop.is_set():
+                work()
+                return
+
+    watcher = Thread(target=watch, args=(stop,), daemon=True)
+    if stop is not None:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 # ---------------------------------------------------------------------------------- kernel names
@@ -629,9 +716,7 @@ def short_name(kernel: str) -> str:
 
 def read_text(file: Path, limit: int) -> str:
     """Return at most `limit` bytes of a text file; nothing if there is none."""
-    with suppress(OSError), file.open("rb") as opened:
-        return opened.read(limit).decode("utf-8", "replace")
-    return ""
+    return _content(file, limit).decode("utf-8", "replace")
 
 
 FAILURES = (ToolError, FibError, OSError)

@@ -1,37 +1,23 @@
 """Descriptions of Python functions that language models can call: JSON Schema of their parameters.
 
-The form is that of function calling of OpenAI; see `for_anthropic` and `for_gemini` for others.
+The form is that of function calling of OpenAI.
 """
 
 from __future__ import annotations
 
-import collections.abc
-import dataclasses
-import enum
 import inspect
 import re
-import types
 import typing
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any
+
+from pydantic import PydanticUserError, TypeAdapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Schema = dict[str, Any]
 
-_PLAIN: dict[Any, Schema] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    Path: {"type": "string"},
-    Any: {},
-    object: {},
-}
-_LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
-_DICTS = (dict, collections.abc.Mapping)
+_PATH = ("format", "path")
 _NAMED = re.compile(r"(?P<names>\*{0,2}\w+(?:, ?\*{0,2}\w+)*)(?:\s*:.*)?")
 _UNDERLINE = re.compile(r"-{3,}")
 
@@ -104,99 +90,26 @@ def get_all_tool_schemas() -> list[Schema]:
     return [function_to_schema(one) for one in functions]
 
 
-def for_anthropic(schema: Schema) -> Schema:
-    """Return a schema in the form of Anthropic's Messages API.
-
-    Parameters
-    ----------
-    schema : dict
-        As of `function_to_schema`.
-
-    Returns
-    -------
-    dict
-        ``{"name", "description", "input_schema"}``.
-    """
-    function = schema["function"]
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "input_schema": function["parameters"],
-    }
-
-
-def for_gemini(schema: Schema) -> Schema:
-    """Return a schema as a ``FunctionDeclaration`` of Gemini, which takes JSON Schema.
-
-    Parameters
-    ----------
-    schema : dict
-        As of `function_to_schema`.
-
-    Returns
-    -------
-    dict
-        ``{"name", "description", "parametersJsonSchema"}``.
-    """
-    function = schema["function"]
-    return {
-        "name": function["name"],
-        "description": function["description"],
-        "parametersJsonSchema": function["parameters"],
-    }
-
-
 def type_schema(kind: Any) -> Schema:
-    """Return the JSON Schema of a type.
+    """Return the JSON Schema of a type, without references.
 
     Parameters
     ----------
     kind : type
-        A plain type, `Path`, ``Literal``, an enumeration, a union, a list, a tuple of any length, a
-        mapping, a dataclass or a pydantic model.
+        Any type that pydantic knows.
 
     Raises
     ------
     TypeError
         If there is none, as for a callable.
     """
-    if kind in _PLAIN:
-        return dict(_PLAIN[kind])
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
-        return type_schema(parts[0])
-    if origin is Literal:
-        return _values(parts)
-    if origin in (Union, types.UnionType):
-        return _union(parts)
-    if (origin or kind) in _LISTS:
-        return {"type": "array", "items": type_schema(parts[0]) if parts else {}}
-    if (origin or kind) in _DICTS:
-        values = type_schema(parts[1]) if len(parts) == 2 else {}
-        return {"type": "object", "additionalProperties": values or True}
-    if inspect.isclass(kind):
-        return _class(kind)
-    raise TypeError(f"there is no JSON Schema for {kind!r}")
-
-
-def _class(kind: Any) -> Schema:
-    if hasattr(kind, "model_json_schema"):
-        made = kind.model_json_schema()
-        # References lead to the root of a document, which this is not.
-        found: Schema = _inlined(made, made.pop("$defs", {}))
-        return found
-    if issubclass(kind, enum.Enum):
-        return _values([one.value for one in kind])
-    if dataclasses.is_dataclass(kind):
-        hints, fields = typing.get_type_hints(kind), [*dataclasses.fields(kind)]
-        needed = [one.default is one.default_factory is dataclasses.MISSING for one in fields]
-        return {
-            "type": "object",
-            "properties": {one.name: type_schema(hints[one.name]) for one in fields},
-            "required": [one.name for one, bare in zip(fields, needed, strict=True) if bare],
-            "additionalProperties": False,
-        }
-    raise TypeError(f"there is no JSON Schema for {kind!r}")
+    try:
+        made = TypeAdapter(kind).json_schema()
+    except PydanticUserError as error:
+        raise TypeError(f"there is no JSON Schema for {kind!r}: {error.message}") from None
+    # References lead to the root of a document, which this is not.
+    found: Schema = _inlined(made, made.pop("$defs", {}))
+    return found
 
 
 def _inlined(node: Any, definitions: dict[str, Any], within: tuple[str, ...] = ()) -> Any:
@@ -210,26 +123,16 @@ def _inlined(node: Any, definitions: dict[str, Any], within: tuple[str, ...] = (
     if name in definitions:
         rest = {key: value for key, value in node.items() if key != "$ref"}
         return _inlined({**definitions[name], **rest}, definitions, (*within, name))
-    # Its mapping refers to the definitions; the alternatives say the same.
-    return {
+    # A discriminator refers to the definitions; the alternatives say the same. No provider knows
+    # the format "path".
+    found = {
         key: _inlined(value, definitions, within)
         for key, value in node.items()
-        if not (key == "discriminator" and "propertyName" in value)
+        if not (key == "discriminator" and "propertyName" in value) and (key, value) != _PATH
     }
-
-
-def _values(values: Any) -> Schema:
-    every = list(values)
-    kinds = list(dict.fromkeys(_PLAIN.get(type(one), {}).get("type") for one in every))
-    return {"type": kinds[0], "enum": every} if len(kinds) == 1 and kinds[0] else {"enum": every}
-
-
-def _union(parts: tuple[Any, ...]) -> Schema:
-    schemas: list[Schema] = []
-    for one in map(type_schema, parts):
-        if one not in schemas:
-            schemas.append(one)
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    if isinstance(choices := found.get("anyOf"), list):
+        found["anyOf"] = [one for n, one in enumerate(choices) if one not in choices[:n]]
+    return found
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
