@@ -19,13 +19,21 @@ from fib_agents.evaluations import Call, CallCancelled, Datasets, LocalJudge, Re
 from fib_agents.feedback import settings_of
 from fib_agents.mcp_server import result_of
 from fib_tests.scaled_add import DEFINITION
-from fib_tests.serving import NAME, UUIDS, add_solution, append_traces, solution, trace, workload
+from fib_tests.serving import (
+    NAME,
+    UUIDS,
+    add_solution,
+    append_traces,
+    make_dataset,
+    solution,
+    trace,
+)
 from fib_tests.threads import eventually
 from flashinfer_bench.data import Definition, Solution, Trace
 from flashinfer_bench.errors import ConfigError, ConflictError, StorageError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.timeout(180)
@@ -35,29 +43,9 @@ FOREVER = "def run(x, y, scale):\n    while True:\n        pass\n"
 
 
 @pytest.fixture
-def make_dataset(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that makes a dataset with one definition, two workloads, one solution."""
-
-    def make(name: str) -> Path:
-        root = tmp_path / name
-        lines = [{"definition": NAME, "workload": workload(one)} for one in UUIDS[:2]]
-        for folder, file, text in (
-            ("definitions", f"{NAME}.json", json.dumps(DEFINITION)),
-            ("workloads", f"{NAME}.jsonl", "".join(json.dumps(one) + "\n" for one in lines)),
-        ):
-            path = root / folder / "op" / file
-            path.parent.mkdir(parents=True)
-            path.write_text(text, encoding="utf-8")
-        add_solution(root, solution("first"))
-        return root
-
-    return make
-
-
-@pytest.fixture
-def root(make_dataset: Callable[[str], Path]) -> Path:
+def root(tmp_path: Path) -> Path:
     """A dataset."""
-    return make_dataset("dataset")
+    return make_dataset(tmp_path / "dataset", UUIDS[:2])
 
 
 def record(name: str = "mine", **changes: str) -> Solution:
@@ -126,11 +114,9 @@ class TestDatasets:
         (root / "elsewhere.json").rename(root / "definitions" / "op" / f"{NAME}.json")
         assert len(datasets.solutions(NAME)) == 2
 
-    def test_definitions_in_two_datasets(
-        self, root: Path, make_dataset: Callable[[str], Path]
-    ) -> None:
+    def test_definitions_in_two_datasets(self, root: Path, tmp_path: Path) -> None:
         with pytest.raises(ConflictError, match=rf"'{NAME}' is in .*dataset and in .*other"):
-            Datasets([root, make_dataset("other")]).definitions()
+            Datasets([root, make_dataset(tmp_path / "other")]).definitions()
 
     def test_the_leaderboard_is_that_of_reports(self, root: Path) -> None:
         append_traces(root, trace("first"), trace("second", latency=0.5))

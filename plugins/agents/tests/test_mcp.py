@@ -24,7 +24,7 @@ from mcp.client.client import Client
 from fib_agents import mcp_server
 from fib_agents.evaluations import Call, Datasets, LocalJudge
 from fib_tests.scaled_add import DEFINITION
-from fib_tests.serving import NAME, UUIDS, add_solution, solution, workload
+from fib_tests.serving import NAME, UUIDS, make_dataset, solution
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -50,17 +50,7 @@ WRONG = "def run(x, y, scale):\n    out = (x + y) * scale\n    out[-1] = 0\n    
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     """One definition, two workloads and one solution, without traces."""
-    root = tmp_path / "dataset"
-    lines = [{"definition": NAME, "workload": workload(one)} for one in UUIDS[:2]]
-    for folder, name, text in (
-        ("definitions", f"{NAME}.json", json.dumps(DEFINITION)),
-        ("workloads", f"{NAME}.jsonl", "".join(json.dumps(one) + "\n" for one in lines)),
-    ):
-        path = root / folder / "op" / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text, encoding="utf-8")
-    add_solution(root, solution("first"))
-    return root
+    return make_dataset(tmp_path / "dataset", UUIDS[:2])
 
 
 @pytest.fixture

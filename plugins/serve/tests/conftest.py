@@ -19,8 +19,7 @@ from fastapi.testclient import TestClient
 from fib_serve.app import ServeSettings, create_app
 from fib_serve.store import Store
 from fib_tests.browser import *  # noqa: F403
-from fib_tests.scaled_add import DEFINITION
-from fib_tests.serving import NAME, UUIDS, add_solution, solution, workload
+from fib_tests.serving import make_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,22 +31,7 @@ _START_S = 60.0
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     """One definition, three workloads and one solution, without traces."""
-    root = tmp_path / "dataset"
-    for folder, name, text in (
-        ("definitions", f"{NAME}.json", json.dumps(DEFINITION)),
-        (
-            "workloads",
-            f"{NAME}.jsonl",
-            "".join(
-                json.dumps({"definition": NAME, "workload": workload(one)}) + "\n" for one in UUIDS
-            ),
-        ),
-    ):
-        path = root / folder / "op" / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text, encoding="utf-8")
-    add_solution(root, solution("first"))
-    return root
+    return make_dataset(tmp_path / "dataset")
 
 
 @pytest.fixture

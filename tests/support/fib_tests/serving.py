@@ -1,4 +1,4 @@
-"""Records for tests of the service, as JSON: solutions and traces of the scaled addition."""
+"""Datasets and records for tests of services: solutions and traces of the scaled addition."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from fib_tests.scaled_add import DEFINITION
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 NAME: str = DEFINITION["name"]
@@ -62,6 +63,20 @@ def workload(uuid: str) -> dict[str, Any]:
     inputs: dict[str, Any] = {"x": {"type": "random"}, "y": {"type": "random"}}
     inputs["scale"] = {"type": "scalar", "value": 0.5}
     return {"uuid": uuid, "axes": {"tokens": 1 + UUIDS.index(uuid)}, "inputs": inputs}
+
+
+def make_dataset(root: Path, uuids: Sequence[str] = UUIDS) -> Path:
+    """Make a dataset with one definition, some workloads and one solution; return its folder."""
+    lines = [{"definition": NAME, "workload": workload(one)} for one in uuids]
+    for folder, name, text in (
+        ("definitions", f"{NAME}.json", json.dumps(DEFINITION)),
+        ("workloads", f"{NAME}.jsonl", "".join(json.dumps(one) + "\n" for one in lines)),
+    ):
+        path = root / folder / "op" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+    add_solution(root, solution("first"))
+    return root
 
 
 def append_traces(root: Path, *traces: dict[str, Any]) -> None:
