@@ -20,9 +20,9 @@ class _Course:
         self.batches = []
 
     def take(self, plan, visit=lambda place: False):
-        def fire(place):
-            self.asked.append(place)
-            return self._attempt.fire(0)
+        def fire(places):
+            self.asked.extend(places)
+            return [self._attempt.fire(0) for _ in places]
 
         begin = lambda *batch: self.batches.append(batch)  # noqa: E731
         return take_calls(self._attempt, plan, fire, visit=visit, begin=begin)

@@ -20,6 +20,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateMisbehaved,
     CandidateTimeout,
     Release,
+    Round,
 )
 from flashinfer_bench.bench.executors.frozen import why_not
 from flashinfer_bench.tensors import allocate_outputs, dtype_name, poison, tensor_to_bytes
@@ -86,6 +87,21 @@ class Turn(Release):
         self.hooks.get("answered", int)()
 
 
+class Turns(Release):
+    """The judge's side of calls in both slots."""
+
+    def __init__(self, sets, values):
+        self.turns = [Turn(*each, False, {}) for each in zip(sets, values, strict=True)]
+
+    def fill(self):
+        for turn in self.turns:
+            turn.fill()
+
+    def answered(self, addresses):
+        for turn in self.turns:
+            turn.answered(addresses)
+
+
 class Range:
     """A candidate that has mapped two slots, and the judge's side of them."""
 
@@ -110,6 +126,13 @@ class Range:
         values = values or [any_bits() if one is ZEROS else one for one in self.inputs]
         self.turn = Turn(self.sets[slot], values, stopped, dict(hooks))
         return self.candidate.fire(slot, timer="cpu", timeout_s=timeout_s, release=self.turn, **how)
+
+    def fire_round(self, *, gated=False, patience_s=30.0, **how):
+        """Make a call in each slot, in one exchange, on new values."""
+        self.turn = Turns(self.sets, [[any_bits() for _ in self.inputs] for _ in self.sets])
+        calls = Round((0, 1), gated=gated, touch=False, patience_s=patience_s)
+        told = {"timer": "cpu", "timeout_s": 30.0, "release": self.turn, **how}
+        return self.candidate.fire_round(calls, **told)
 
     def collect(self):
         return self.candidate.collect(timeout_s=30)
@@ -641,3 +664,43 @@ class TestLiesAboutOutputs:
             assert place.works()  # PR_SET_DUMPABLE
         except CandidateMisbehaved as error:
             assert "unreadable" in str(error)  # noqa: PT017 - either is right
+
+
+class TestRounds:
+    @pytest.mark.parametrize("dps", [False, True])
+    def test_calls_follow_one_another(self, range_of, dps):
+        place = range_of(ADD_INTO if dps else ADD, dps=dps)
+        for _ in range(3):
+            calls = place.fire_round()
+            assert [(call.shared, call.gated) for call in calls] == [(2, False)] * 2
+            assert calls[0].secured_ms == calls[1].secured_ms > sum(c.sample_ms for c in calls) > 0
+            for number, turn in enumerate(place.turn.turns):
+                x, y = turn.values
+                assert same(turn.at_answer[0], x + y)
+                (shown,) = place.candidate.returned(number)
+                assert (shown.shape, shown.is_meta) == ((N,), True)
+                (got,) = place.candidate.collect(timeout_s=30, call=number)
+                assert same(got, x + y)
+
+    def test_without_calls(self, range_of):
+        place = range_of(run("raise ValueError('called')"))
+        for empty in (False, True):
+            assert len(place.fire_round(empty=empty)) == 2
+
+    def test_a_process_without_a_gate_is_released_in_time(self, range_of):
+        place = range_of(ADD)
+        for call in place.fire_round(gated=True, patience_s=0.01):
+            assert not call.gated
+        assert place.works()
+
+    def test_one_raises(self, range_of):
+        place = range_of(
+            "seen = []\n" + run("seen.append(1); len(seen) == 2 and 1 / 0; return x + y")
+        )
+        with pytest.raises(CandidateFailed, match="ZeroDivisionError"):
+            place.fire_round()
+        assert place.works()
+
+    def test_one_ends_the_process(self, range_of):
+        with pytest.raises(CandidateCrashed):
+            range_of(run("os._exit(3)")).fire_round()

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fib_judge.floor import Floor
-from fib_judge.integrity import Overhead, find_violation, shortest_call_ms, unaccounted_us
+from fib_judge.integrity import (
+    Overhead,
+    find_overlap,
+    find_violation,
+    shortest_call_ms,
+    unaccounted_us,
+    whole,
+)
 from fib_judge.timed import TimedRun
 from flashinfer_bench.bench.calls import Measurement
 from flashinfer_bench.bench.executors.base import TimedCall
@@ -270,6 +277,57 @@ def test_what_is_not_noticed_is_little(seed, noise, latency):
 def test_what_is_unaccounted_for_is_told_beside_what_is_usual():
     calls = [*jittered(40, beyond=0.22), *jittered(10, beyond=5.0, sample=2.0)]
     told = unaccounted_us(calls, QUIET)
-    assert told == {"low": 220.0, "median": 220.0, "usual": 100.0, "margin": 50.0}
+    assert told == {"low": 220.0, "median": 220.0, "usual": 100.0, "margin": 50.0, "calls": 1}
     assert found(calls, QUIET).unseen_ms == pytest.approx(0.12)
     assert found(jittered(beyond=0.149), QUIET) is None
+
+
+def in_row(sample, *, count=10, rounds=12, beyond=0.1, claim=1.0):
+    """Calls in exchanges of several, enqueued before their release; they claim a share."""
+    made = []
+    for number in range(rounds):
+        secured = count * sample + beyond + number % 3 * 1e-3
+        told = sample * claim, secured - 0.01, secured, 5.0, 0.0, "clock", "1"
+        made += [TimedCall(*told, shared=count, gated=True) for _ in range(count)]
+    return made
+
+
+class TestRows:
+    def test_the_calls_of_an_exchange_are_weighed_together(self):
+        calls = [*in_row(0.1), *in_row(0.2, count=3, rounds=2)]
+        exchanges = whole(calls)
+        assert [one.shared for one in exchanges] == [10] * 12 + [3] * 2
+        assert exchanges[0].sample_ms == pytest.approx(1.0)
+        assert whole(jittered()) == jittered()
+
+    @pytest.mark.parametrize("claim", [0.5, 0.75, 0.9])
+    def test_a_share_shows_in_a_row_that_is_lost_in_a_single_call(self, claim):
+        """Time to return to the host has passed before, however long it is."""
+        sample = 0.1
+        assert found(jittered(sample=sample * claim, beyond=0.1 + sample * (1 - claim))) is None
+        violation = found(in_row(sample, claim=claim))
+        assert violation.rule == "unaccounted time"
+        assert violation.disputable
+        assert violation.unseen_ms == pytest.approx(sample * (1 - claim), abs=1e-3)
+
+    def test_what_is_usual_is_that_of_a_whole_exchange(self):
+        assert found(in_row(0.1, beyond=0.149)) is None
+        assert found(in_row(0.1, beyond=0.249)) is not None
+
+    def test_shorter_rows_are_left_out(self):
+        calls = [*in_row(0.1), *in_row(0.1, count=3, rounds=4, beyond=9.0)]
+        assert found(calls) is None
+        assert unaccounted_us(calls, QUIET)["calls"] == 10
+
+    @pytest.mark.parametrize(
+        ("alone", "beyond", "believed"),
+        [(0.02, 0.1, True), (0.03, 0.14, True), (0.05, 0.1, False), (0.02, 0.2, False)],
+    )
+    def test_calls_that_overlap_take_longer_alone(self, alone, beyond, believed):
+        row, single = in_row(0.02), in_row(alone, count=1, rounds=5, beyond=beyond)
+        violation = find_overlap(row, single, QUIET)
+        assert (violation is None) == believed
+        if violation is not None:
+            assert violation.rule == "overlap"
+            assert "us alone" in violation.message
+            assert violation.disputable

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fib_judge.ring import DeviceTurn
 from fib_judge.timed import Course
 from flashinfer_bench.bench.calls import Attempt
 from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
@@ -248,27 +247,38 @@ def run(x, y, *z):
             assert output.isnan().all() == (number >= 4)
 
 
-def test_what_a_gpu_is_given(made, monkeypatch):
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_gpu_is_given(made, monkeypatch, count):
     """Its writing needs no GPU: some words come last, and until then others of them lie there."""
     ring = made("def run(x, y):\n    return x + y\n")(5_000).ring
     monkeypatch.setattr(ring, "wait", lambda: None)
-    monkeypatch.setattr(ring, "flush", lambda: None)
-    values = [torch.randn(5_000), torch.randn(5_000)]
-    for _ in range(2 * len(ring)):
-        slot = ring._next
-        packed = ring.packed(slot, values)
-        ring._next = (slot + 1) % len(ring)
-        turn = DeviceTurn(ring, slot, random.Random(slot), packed, secured=True, into=False)
-        room = ring.room(slot)
-        turn.fill()
-        other = (room != packed).view(-1, 4).any(1)
-        assert 2_000 < int(other.sum()) <= 2 * 2_500
-        assert sorted(room.view(torch.int32).tolist()) == sorted(packed.view(torch.int32).tolist())
-        assert all(output.isnan().all() for output in ring.parts(slot)[1])
-        turn.last()
-        assert room.equal(packed)
-        assert all(map(torch.equal, ring.parts(slot)[0], values))
-        turn.answered([])
-        ring.parts(slot)[0][1][7] = 1.0
-        turn.after()
-        assert (turn.overwritten(), turn.problem()) == ({1}, "an input was overwritten")
+    flushed = []
+    monkeypatch.setattr(ring, "flush", lambda: flushed.append(True))
+    for again in range(4):
+        values = [[torch.randn(5_000), torch.randn(5_000)] for _ in range(count)]
+        packed = list(map(ring.packed, values))
+        turns = ring.turns(packed, random.Random(again), secured=True)
+        turns.fill()
+        for slot, given in enumerate(packed):
+            room = ring.room(slot)
+            other = (room != given).view(-1, 4).any(1)
+            assert 2_000 < int(other.sum()) <= 2 * 2_500
+            words = room.view(torch.int32), given.view(torch.int32)
+            assert sorted(words[0].tolist()) == sorted(words[1].tolist())
+            assert all(output.isnan().all() for output in ring.parts(slot)[1])
+        turns.before()
+        turns.last()
+        for slot, given in enumerate(packed):
+            assert ring.room(slot).equal(given)
+            assert all(map(torch.equal, ring.parts(slot)[0], values[slot]))
+            ring.parts(slot)[1][0].copy_(values[slot][0] + values[slot][1])
+        turns.answered([])
+        ring.parts(0)[0][1][7] = 1.0
+        ring.parts(0)[1][0].zero_()
+        turns.after()
+        for slot, part in enumerate(turns.parts):
+            changed = ({1}, "an input was overwritten") if slot == 0 else (set(), None)
+            assert (part.overwritten(), part.problem()) == changed
+            (output,) = part.outputs
+            assert output.equal(values[slot][0] + values[slot][1])
+    assert len(flushed) == 4  # caches are to be cold

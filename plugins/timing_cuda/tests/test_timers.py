@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import sys
 import types
 import warnings
@@ -16,6 +17,7 @@ from fib_timing_cuda.cuda_graph import CudaGraphTimer
 from fib_timing_cuda.do_bench import DoBenchTimer
 from fib_timing_cuda.driver import LEAST_MS, MOST_MS, PairCost
 from fib_timing_cuda.known_work import work_for
+from flashinfer_bench.bench.timing.base import EnqueuedCall
 from flashinfer_bench.errors import CapabilityError, TimingError
 from flashinfer_bench.plugins import Availability
 
@@ -248,6 +250,35 @@ class TestKnownWork:
             work_for("cuda:0")
         with pytest.raises(CapabilityError, match="for 'abacus'; use cpu or cuda:N"):
             work_for("abacus")
+
+
+# --------------------------------------------------------------------------- calls made later
+
+
+class TestEnqueuedCalls:
+    def test_each_has_its_own_latency_and_nothing_waits(self, device):
+        timer, seen = CudaEventTimer(), []
+        timer.prepare("cuda:1")
+        calls = [
+            EnqueuedCall(
+                lambda: device.work(100.0, "before"),
+                lambda us=us: device.work(us) or us,
+                lambda found: seen.append(found) or device.work(1000.0, "after"),
+            )
+            for us in (4.0, 30.0, 7.0)
+        ]
+        device.log.clear()
+        latencies = timer.enqueue_calls(calls, device="cuda:1")
+        assert device.log == ["before", "record", "call", "record", "after"] * 3
+        assert seen == [4.0, 30.0, 7.0]
+        assert latencies() == pytest.approx([4.0 * US, 30.0 * US, 7.0 * US], abs=0.1 * US)
+
+    def test_what_is_no_duration_is_refused(self, device):
+        timer = CudaEventTimer()
+        latencies = timer.enqueue_calls([EnqueuedCall(int, int, repr)], device="cuda:1")
+        device.sample = math.nan
+        with pytest.raises(TimingError, match="a latency of nan ms"):
+            latencies()
 
 
 # --------------------------------------------------------------------------- the cost of a pair

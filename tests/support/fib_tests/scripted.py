@@ -252,7 +252,7 @@ class FakeCandidate(Candidate):
         value = self._space.get(name, default)
         return float(value(self._fired) if callable(value) else value)
 
-    def collect(self, *, timeout_s: float) -> list[Any]:
+    def collect(self, *, timeout_s: float, call: int = 0) -> list[Any]:
         assert timeout_s > 0
         self._events.append(("collect", self.pid))
         self._do("time", self._space.get("on_collect", lambda: None))

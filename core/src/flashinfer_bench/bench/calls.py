@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flashinfer_bench.bench.evaluators.base import Trial
-    from flashinfer_bench.bench.executors.base import Candidate, Release, Stage, TimedCall
+    from flashinfer_bench.bench.executors.base import Candidate, Release, Round, Stage, TimedCall
     from flashinfer_bench.bench.measurement import DeviceBaseline
     from flashinfer_bench.bench.pool import Worker
     from flashinfer_bench.bench.session import Session
@@ -124,12 +124,31 @@ class Attempt:
             empty=empty,
         )
 
+    def fire_round(
+        self, calls: Round, *, release: Release, empty: Optional[bool] = None
+    ) -> list[TimedCall]:
+        """Have the candidate make and time calls; see `Candidate.fire_round`.
+
+        Raises
+        ------
+        CandidateError
+            As of `fire`.
+        """
+        return self.candidate.fire_round(
+            calls,
+            timer=self.session.timer,
+            timeout_s=self.left("time"),
+            release=release,
+            empty=empty,
+        )
+
 
 def take_calls(
     attempt: Attempt,
     plan: TimingPlan,
-    fire: Callable[[Optional[int]], TimedCall],
+    fire: Callable[[Sequence[Optional[int]]], Sequence[TimedCall]],
     *,
+    at_once: Callable[[], int] = lambda: 1,
     visit: Callable[[int], bool] = lambda place: False,
     begin: Callable[[int, int, bool], object] = lambda first, count, closing: None,
 ) -> Taken:
@@ -145,7 +164,9 @@ def take_calls(
     plan : TimingPlan
         How many calls.
     fire : callable
-        Makes a call; it is told the call's number among the timed ones, or None.
+        Makes calls in one exchange; it is told the number of each among the timed ones, or None.
+    at_once : callable
+        Returns how many calls an exchange may have.
     visit : callable
         Called after each timed call with its number; returns whether that has disturbed the
         candidate.
@@ -164,19 +185,27 @@ def take_calls(
     def take(step: Step, began: float) -> None:
         """Make the calls of a batch, at least one, as long as there is time."""
         nonlocal disturbed
-        for _ in range(step.warmup):
-            if plan.out_of_time(time.monotonic() - began):
-                break  # a call is timed all the same
-            fire(None)
+        left = step.warmup
+        while left and not plan.out_of_time(time.monotonic() - began):
+            left -= settle(left)
             disturbed = False
-        for number in range(step.calls):
-            if number and plan.out_of_time(time.monotonic() - began):
+        end = len(calls) + step.calls
+        while len(calls) < end:
+            if len(calls) > end - step.calls and plan.out_of_time(time.monotonic() - began):
                 return
-            for _ in range(min(_SETTLING, plan.warmup) if disturbed else 0):
-                fire(None)
-            place = len(calls)
-            calls.append(fire(place))
-            disturbed = visit(place)
+            left = min(_SETTLING, plan.warmup) if disturbed else 0
+            while left:
+                left -= settle(left)
+            places = range(len(calls), min(len(calls) + at_once(), end))
+            calls.extend(fire(places))
+            disturbed = False
+            for place in places:
+                disturbed = visit(place) or disturbed
+
+    def settle(left: int) -> int:
+        count = min(left, at_once())
+        fire([None] * count)
+        return count
 
     with attempt.session.device_to_itself(attempt.deadline):
         began = time.monotonic()
@@ -329,7 +358,7 @@ def measure(
         If the candidate fails, or answers with something that cannot be a measurement.
     """
     slots = cycle(range(len(attempt.baseline.trials)))
-    taken = take_calls(attempt, plan, lambda place: attempt.fire(next(slots)), visit=visit)
+    taken = take_calls(attempt, plan, lambda places: [attempt.fire(next(slots))], visit=visit)
     refuse_impossible(attempt, taken.calls)
     return measurement_of(taken)
 

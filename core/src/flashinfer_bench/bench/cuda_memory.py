@@ -1,4 +1,4 @@
-"""Memory of a CUDA device that two processes map: allocations of the driver, by descriptor.
+"""What processes share on a CUDA device: memory by descriptor, and a gate.
 
 See https://docs.nvidia.com/cuda/cuda-c-programming-guide/#virtual-memory-management. The handles of
 ``cudaIpcGetMemHandle`` would be simpler, but cannot be opened in other namespaces.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Of cuda.h.
 _PINNED, _ON_DEVICE, _BY_DESCRIPTOR, _READ_WRITE, _MINIMUM = 1, 1, 1, 3, 0
+_PORTABLE_AND_MAPPED, _EQUAL = 3, 1
 _Handle, _Address, _Size = ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_size_t
 
 
@@ -127,3 +128,47 @@ def _unmap(address: int, size: int, descriptor: int) -> None:
     driver = _driver()
     driver.cuMemUnmap(_Address(address), _Size(size))
     driver.cuMemAddressFree(_Address(address), _Size(size))
+
+
+class CudaGate:
+    """Has streams of the current CUDA device wait for words of a page.
+
+    Parameters
+    ----------
+    page : torch.Tensor
+        The page, in memory of the host; it stays mapped as long as the gate exists.
+
+    Raises
+    ------
+    CapabilityError
+        If the driver cannot do it.
+    """
+
+    def __init__(self, page: torch.Tensor) -> None:
+        start, found = ctypes.c_void_p(page.data_ptr()), _Address()
+        _call("cuMemHostRegister_v2", start, _Size(page.numel()), _PORTABLE_AND_MAPPED)
+        self._close = weakref.finalize(self, _unregister, page)
+        _call("cuMemHostGetDevicePointer_v2", ctypes.byref(found), start, 0)
+        self._first = found.value
+        self._wait = _driver().cuStreamWaitValue64_v2
+
+    def shut(self, stream: int, place: int, word: int) -> bool:
+        """Have a stream wait until a word is in its place; return whether it does.
+
+        Parameters
+        ----------
+        stream : int
+            Handle of the stream.
+        place : int
+            Number of the word in the page.
+        word : int
+            For what it waits, 64 bits.
+        """
+        where = _Address(self._first + place * ctypes.sizeof(_Address))
+        return bool(
+            self._wait(ctypes.c_void_p(stream), where, ctypes.c_ulonglong(word), _EQUAL) == 0
+        )
+
+
+def _unregister(page: torch.Tensor) -> None:
+    _driver().cuMemHostUnregister(ctypes.c_void_p(page.data_ptr()))

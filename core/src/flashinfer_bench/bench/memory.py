@@ -160,6 +160,19 @@ def memory_on(device: str, nbytes: int, descriptor: int = -1) -> Any:
     return CudaMemory(device, nbytes, descriptor)
 
 
+def gate_on(page: Memory) -> Any:
+    """Return a gate of the current device that words of a page open.
+
+    Raises
+    ------
+    CapabilityError
+        If its driver has none.
+    """
+    from flashinfer_bench.bench.cuda_memory import CudaGate
+
+    return CudaGate(page.tensor)
+
+
 def size_of(shape: Sequence[int], dtype: str) -> int:
     """Return how many bytes of a memory a tensor takes, with what keeps the next one aligned."""
     nbytes = prod(shape) * to_torch_dtype(dtype).itemsize

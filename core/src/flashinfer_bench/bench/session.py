@@ -59,6 +59,8 @@ class Session:
         Name of the timing backend.
     timer_version : str, optional
         Its version as this process knows it.
+    timer_enqueues : bool
+        Whether it can time calls that the device is to make later.
     timer_notes : tuple of str
         Which better timer could not be used, and why; for every trace.
     measurement : str
@@ -77,6 +79,7 @@ class Session:
     catalog: Catalog
     timer: str
     timer_version: Optional[str] = None
+    timer_enqueues: bool = False
     timer_notes: tuple[str, ...] = ()
     measurement: str = "basic"
     failed_builds: dict[WorkerKey, CandidateFailed] = field(default_factory=dict)
@@ -312,6 +315,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
             What calls find in the device's caches: ``cold`` or ``warm``.
         """
         timer, note = self.require_timer(config.timer, trust=config.trust, cache=cache)
+        kind = timer.load_subclass(Timer)  # type: ignore[type-abstract]
         return Session(
             device=self.device,
             environment=self.environment,
@@ -319,7 +323,8 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
             pool=self._get_pool(config),
             catalog=self._catalog,
             timer=timer.name,
-            timer_version=timer.load_subclass(Timer).version,  # type: ignore[type-abstract]
+            timer_version=kind.version,
+            timer_enqueues=kind.enqueues,
             timer_notes=(note,) if note is not None else (),
             measurement=self.measurement(config).name,
             failed_builds=self._failed_builds,

@@ -39,7 +39,7 @@ from flashinfer_bench.tensors import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fib_judge.integrity import Overhead, Violation
+    from fib_judge.integrity import Mode, Overhead, Violation
     from fib_judge.timed import TimedCheck
     from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness, Evaluation, Solution
@@ -89,11 +89,10 @@ class CallMonitor:
             turned = self._turns.visit(self._attempt, self._first + place)
         return turned or waited_s > 0.0
 
-    def overhead(self) -> Overhead:
+    def overhead(self, mode: Optional[Mode]) -> Overhead:
         """Return what an exchange takes beyond a call by now."""
-        usual = self._attempt.baseline.overhead
-        assert usual is not None
-        return usual if self._turns is None else self._turns.overhead(usual)
+        usual = self._attempt.baseline.usual(mode)
+        return usual if self._turns is None else self._turns.overhead(usual, mode)
 
     def completed(self, run: TimedRun) -> TimedRun:
         """Return `run` with what has been seen, and without what does not count."""

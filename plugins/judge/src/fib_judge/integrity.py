@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Literal, Optional
+from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
 from flashinfer_bench.bench.calls import find_impossible
 from flashinfer_bench.stats.samples import quantile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fib_judge.floor import Floor
     from flashinfer_bench.bench.executors.base import TimedCall
 
-Rule = Literal["unaccounted time", "floor", "samples", "timer"]
+Rule = Literal["unaccounted time", "overlap", "floor", "samples", "timer"]
 
 _MOST_EXCHANGE_MS = 0.05  # 10 to 20 us where nothing else runs
 _MOST_WAKING_MS = 0.1
@@ -45,6 +45,7 @@ _MOST_MS = 0.1  # that spreads may come to, and that an exchange may take longer
 _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 # What timers show for a call of nothing on a GPU, as `LEAST_MS` of the timers.
 _SHORTEST_ON_DEVICE_MS = 0.0005
+_TIMES_ALONE, _MORE_ALONE_MS = 1.5, 0.003  # of what calls take that follow others
 _NOTHING = 1.01  # times that is no work of the device's
 
 
@@ -73,6 +74,35 @@ class Violation:
 
     def __str__(self) -> str:
         return f"integrity: {self.rule}: {self.message}"
+
+
+class Mode(NamedTuple):
+    """How calls are made on a GPU; see `flashinfer_bench.bench.executors.base.Round`.
+
+    Attributes
+    ----------
+    gated : bool
+        Whether they are enqueued before they are released.
+    calls : int
+        How many there are in an exchange.
+    """
+
+    gated: bool
+    calls: int
+
+
+ALONE = Mode(gated=True, calls=1)
+
+
+def whole(calls: Sequence[TimedCall]) -> list[TimedCall]:
+    """Return the calls of each exchange as one, which has taken as long as they claim together."""
+    found, start = [], 0
+    while start < len(calls):
+        end = start + calls[start].shared
+        claimed = sum(call.sample_ms for call in calls[start:end])
+        found.append(replace(calls[start], sample_ms=claimed))
+        start = end
+    return found
 
 
 @dataclass(frozen=True)
@@ -112,7 +142,7 @@ class Overhead:
         empty : mapping
             Those without a call: False as if outputs were returned, True as if they were written.
         calls : sequence of TimedCall
-            Those of the reference.
+            Those of the reference; where several were made in an exchange, as of `whole`.
         """
         # More than a low figure is never taken out, however busy the machine.
         least, into = (
@@ -194,7 +224,8 @@ def _is_nothing(calls: Sequence[TimedCall]) -> bool:
 
 
 def _beyond_ms(call: TimedCall) -> float:
-    return max(0.0, call.secured_ms - call.sample_ms - call.enqueued_ms)
+    enqueued_ms = 0.0 if call.gated else call.enqueued_ms
+    return max(0.0, call.secured_ms - call.sample_ms - enqueued_ms)
 
 
 def lower_half(calls: Sequence[TimedCall]) -> list[TimedCall]:
@@ -253,6 +284,7 @@ def find_violation(
     certain: tuple[tuple[Rule, Optional[str]], ...] = (
         ("timer", find_wrong_timer(calls, timer, timer_version)),
         ("samples", find_impossible(calls, shortest_call_ms(device))),
+        ("samples", find_impossible(whole(calls))),
         ("floor", find_floor_problem(latency, floor)),
     )
     for rule, message in certain:
@@ -260,8 +292,10 @@ def find_violation(
             return Violation(rule, message)
     if device == "cpu":
         return None
-    excess = median(map(_beyond_ms, lower_half(calls))) - overhead.beyond_ms
-    allowed = overhead.allowed_ms + _SHARE * latency
+    exchanges = longest(calls)
+    count = exchanges[0].shared
+    excess = (median(map(_beyond_ms, lower_half(exchanges))) - overhead.beyond_ms) / count
+    allowed = overhead.allowed_ms / count + _SHARE * latency
     if excess <= allowed:
         return None
     message = (
@@ -271,24 +305,61 @@ def find_violation(
     return Violation("unaccounted time", message, excess)
 
 
+def find_overlap(
+    calls: Sequence[TimedCall], alone: Sequence[TimedCall], overhead: Overhead
+) -> Optional[Violation]:
+    """Return why calls that followed one another cannot have taken so little; None if they can.
+
+    On streams of their own several can run at a time: together they take no longer than one, and
+    what each claims is not seen to be false. Then one takes longer alone.
+
+    Parameters
+    ----------
+    calls, alone : sequence of TimedCall
+        Those in a row, and calls in exchanges of their own.
+    overhead : Overhead
+        What is normal for the latter.
+    """
+    latency, own = (median(call.sample_ms for call in some) for some in (calls, alone))
+    unseen = max(0.0, median(map(_beyond_ms, alone)) - overhead.beyond_ms - overhead.allowed_ms)
+    most = _TIMES_ALONE * latency + _MORE_ALONE_MS
+    if own + unseen <= most:
+        return None
+    message = (
+        f"a call takes {1e3 * (own + unseen):.3g} us alone and {1e3 * latency:.3g} us after "
+        f"others (limit {1e3 * most:.3g} us)"
+    )
+    return Violation("overlap", message, own + unseen - latency)
+
+
+def longest(calls: Sequence[TimedCall]) -> list[TimedCall]:
+    """Return the exchanges with the most calls: what one takes depends on how many there are."""
+    exchanges = whole(calls)
+    most = max(one.shared for one in exchanges)
+    return [one for one in exchanges if one.shared == most]
+
+
 def unaccounted_us(calls: Sequence[TimedCall], overhead: Overhead) -> dict[str, float]:
     """Return what calls on a GPU took beyond their samples, for the trace.
 
     Returns
     -------
     dict
-        Microseconds: ``low`` and ``median`` are the lower quartile and the median of the calls
-        that `find_violation` looks at, ``usual`` is what the reference takes, and ``margin`` how
-        much more is allowed, but for a share of the latency.
+        Microseconds of an exchange: ``low`` and ``median`` are the lower quartile and the median of
+        those that `find_violation` looks at, ``usual`` is what the reference takes, and ``margin``
+        how much more is allowed, but for a share of the latency. ``calls``: how many there are in
+        an exchange.
     """
-    beyond = sorted(map(_beyond_ms, lower_half(calls)))
+    exchanges = longest(calls)
+    beyond = sorted(map(_beyond_ms, lower_half(exchanges)))
     found = {
         "low": quantile(beyond, _LOW),
         "median": quantile(beyond, 0.5),
         "usual": overhead.beyond_ms,
         "margin": overhead.allowed_ms,
     }
-    return {name: round(1e3 * value, 1) for name, value in found.items()}
+    rounded = {name: round(1e3 * value, 1) for name, value in found.items()}
+    return {**rounded, "calls": exchanges[0].shared}
 
 
 def find_wrong_timer(

@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
+from fib_judge.integrity import whole
 from fib_judge.records import KeyedRandom
+from fib_judge.ring import SLOTS_ON_DEVICE
 from fib_judge.timed import Course
 from flashinfer_bench.bench.calls import Attempt, Measurement, find_impossible
 from flashinfer_bench.bench.evaluation import CONFIDENCE, Speeds, performance_of, speeds_of
@@ -31,7 +33,7 @@ from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from fib_judge.calibration import Ceilings
-    from fib_judge.integrity import Overhead
+    from fib_judge.integrity import Mode, Overhead
     from fib_judge.records import VerifiedAttempt
     from flashinfer_bench.bench.executors.base import TimedCall
     from flashinfer_bench.bench.pool import Worker
@@ -118,7 +120,8 @@ logger = logging.getLogger(__name__)
 _EVERY_IN_ROUNDS, _EVERY, _LEAST_EVERY = 25, 10, 5
 """Timed calls of the solution from one turn of the reference to the next."""
 _SHARE = 0.25  # of the solution's calls
-_SETTLING = 2  # uncounted calls at the beginning of a turn: the caches have been another's
+_SETTLING = 2  # uncounted calls at the beginning of a turn: the CPU's caches have been another's
+_FEW = 3
 _TURN_S = 0.1  # for a turn, or as long as the solution took since the last one
 _LARGEST_BYTES = 1 << 30  # of inputs and outputs; both processes hold them
 _Z = 1.96  # standard deviations to each side hold 95 %
@@ -166,7 +169,9 @@ class PairedReference:
         self._course: Optional[Course] = None
         if values is not None:
             self._course = Course(reference, values, rng, self._overhead)
-        self._every = _every(attempt.plan)
+            self._course.mode = attempt.baseline.mode
+        self._settling = _SETTLING if attempt.session.device == "cpu" else 0
+        self._every = _every(attempt.plan, attempt.session.device)
         self._until = time.monotonic()
         self._failed = False
         self._blocks: list[tuple[tuple[float, ...], int]] = []
@@ -194,22 +199,26 @@ class PairedReference:
                 logger.info("the reference failed beside a solution: %s", error.message)
                 self._failed = True
         self._until = time.monotonic()
-        return True
+        return bool(self._settling)
 
     def _take(self, place: int, took_s: float) -> None:
         began = time.monotonic()
         wanted = max(1, round(self._every * _SHARE))
         budget_s = max(took_s, _TURN_S)
         calls: list[TimedCall] = []
-        for number in range(_SETTLING + wanted):
+        course = self._course
+        at_once = course.at_once() if course is not None else 1
+        made, settling = 0, self._settling
+        while len(calls) < wanted:
             spent_s = time.monotonic() - began
-            if len(calls) and spent_s + spent_s / number > budget_s:
+            if len(calls) and spent_s + spent_s / made > budget_s:
                 break
-            call = self._course.fire() if self._course else self._reference.fire(0)
-            if number >= _SETTLING:
-                calls.append(call)
-        if self._course is not None and self._reference.session.device != "cpu":
-            self._empty.append(self._course.empty(into=False))
+            taken = course.take([None] * at_once) if course else [self._reference.fire(0)]
+            made += 1
+            if made > settling:
+                calls += taken
+        if course is not None and not settling and len(self._empty) < _FEW:
+            self._empty.append(course.empty(into=False, mode=course.mode))
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
         self._calls += calls
         if self._overhead is not None:
@@ -218,9 +227,11 @@ class PairedReference:
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
 
-    def overhead(self, usual: Overhead) -> Overhead:
+    def overhead(self, usual: Overhead, mode: Optional[Mode]) -> Overhead:
         """Return what an exchange takes beyond a call, after what it took when nothing else ran."""
-        return usual.grown(self._empty, self._calls) if self._calls else usual
+        if not self._calls or self._course is None or self._course.mode != mode:
+            return usual
+        return usual.grown(self._empty, whole(self._calls))
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -259,10 +270,12 @@ def reference_in_turns(attempt: VerifiedAttempt) -> Iterator[Optional[PairedRefe
                 turns.close()
 
 
-def _every(plan: TimingPlan) -> int:
+def _every(plan: TimingPlan, device: str) -> int:
     if not plan.rounds:
         return _EVERY
-    return max(_LEAST_EVERY, min(_EVERY_IN_ROUNDS, plan.total // _MANY_BLOCKS))
+    every = max(_LEAST_EVERY, min(_EVERY_IN_ROUNDS, plan.total // _MANY_BLOCKS))
+    # Between exchanges, not in the middle of one.
+    return every if device == "cpu" else max(every // SLOTS_ON_DEVICE, 1) * SLOTS_ON_DEVICE
 
 
 def _is_worth_it(attempt: VerifiedAttempt) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.calls import Attempt
@@ -13,9 +13,11 @@ from flashinfer_bench.bench.measurement import DeviceBaseline
 from flashinfer_bench.bench.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fib_judge.calibration import Ceilings
     from fib_judge.floor import Floor
-    from fib_judge.integrity import Overhead
+    from fib_judge.integrity import Mode, Overhead
     from fib_judge.timed import TimedCheck
     from fib_judge.values import Values
     from fib_judge.watch.lock import LockReport
@@ -110,6 +112,10 @@ class VerifiedBaseline(DeviceBaseline):
         Draws the inputs of timed calls; None if candidates are trusted.
     overhead : Overhead, optional
         What an exchange takes beyond a call; None if candidates are trusted.
+    of_rounds : mapping
+        What exchanges with several calls take, for each way in which these are made.
+    mode : Mode, optional
+        In which way those of the reference are.
     replayable : bool
         Whether a timed call's result can be had from another's.
     floor : Floor, optional
@@ -122,9 +128,17 @@ class VerifiedBaseline(DeviceBaseline):
     checks: tuple[TimedCheck, ...] = ()
     values: Optional[Values] = None
     overhead: Optional[Overhead] = None
+    of_rounds: Mapping[Mode, Overhead] = field(default_factory=dict)
+    mode: Optional[Mode] = None
     replayable: bool = False
     floor: Optional[Floor] = None
     reference_seed: Optional[int] = None
+
+    def usual(self, mode: Optional[Mode]) -> Overhead:
+        """Return what an exchange takes beyond its calls, if they are made so."""
+        found = self.overhead if mode is None else self.of_rounds[mode]
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.decidability import as_declared, tightened
 from fib_judge.floor import physics_floor
-from fib_judge.integrity import Overhead
+from fib_judge.integrity import Mode, Overhead, longest, whole
 from fib_judge.records import KeyedRandom, VerifiedBaseline, VerifiedSession
 from fib_judge.timed import (
     Course,
@@ -30,9 +30,10 @@ from flashinfer_bench.data import RandomInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flashinfer_bench.bench.executors.base import TimedCall
     from flashinfer_bench.bench.stopping import TimingPlan
 
-_EMPTY_CALLS = 20
+_EMPTY_CALLS, _FEWEST = 20, 5
 _LOOKED_AT = 2  # calls, for inputs that a reference overwrites
 _COMPARED = 4  # checks, each with the outputs of the next one
 
@@ -98,6 +99,7 @@ def _timed_with_checks(
     if wanted.rounds and count == plan.max_samples >= wanted.total:
         kept = number_to_keep(count, sum(getattr(one, "nbytes", 0) for one in values.given), free)
     checks: list[TimedCheck] = []
+    rounds: dict[Mode, Overhead] = {}
     course = Course(attempt, values, rng)
     try:
         with session.device_to_itself(attempt.deadline):
@@ -109,6 +111,7 @@ def _timed_with_checks(
         def visit(place: int) -> bool:
             if place >= count:
                 return False
+            course.select(place)
             expected = checked_outputs(attempt.baseline, course.outputs())
             checks.append(TimedCheck(place, [one.to(device) for one in expected]))
             if place < kept:
@@ -117,8 +120,14 @@ def _timed_with_checks(
                 values.written.update(course.turn.overwritten())
             return device == "cpu"
 
-        taken = calls.take_calls(attempt, plan, course.fire, visit=visit)
-        overhead = Overhead.of(empty, taken.calls)
+        taken = calls.take_calls(attempt, plan, course.take, at_once=course.at_once, visit=visit)
+        single: Sequence[TimedCall] = taken.calls
+        if course.mode is not None:
+            with session.device_to_itself(attempt.deadline):
+                rounds = _of_rounds(course, course.mode, taken.calls)
+                fires = _EMPTY_CALLS if course.mode.calls > 1 else _FEWEST
+                single = [course.fire() for _ in range(fires)]
+        overhead = Overhead.of(empty, single)
         if device == "cpu":
             own = (overhead.timed(call, into=False) for call in taken.calls)
             taken = replace(taken, calls=tuple(own))
@@ -130,7 +139,40 @@ def _timed_with_checks(
         measurement = calls.measurement_of(taken)
         dropped = rows_of(overhead.disturbed(taken.calls))
         measurement = replace(measurement, dropped=dropped)
-    return measurement, {"checks": tuple(checks), "overhead": overhead}
+    found = {"overhead": overhead, "of_rounds": rounds, "mode": course.mode}
+    return measurement, {"checks": tuple(checks), **found}
+
+
+def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mode, Overhead]:
+    """Return what exchanges take, for each way in which the calls of a solution may be made.
+
+    Parameters
+    ----------
+    course : Course
+        Of the reference.
+    own : Mode
+        How its calls are made.
+    made : sequence of TimedCall
+        These calls.
+    """
+    found = {}
+    for calls_at_once in {1, len(course.ring)}:
+        for gated in (False, True):
+            mode = Mode(gated, calls_at_once)
+            count = _EMPTY_CALLS // 2 if calls_at_once == 1 else _FEWEST
+            empty = {
+                into: [course.empty(into=into, mode=mode) for _ in range(count)]
+                for into in (False, True)
+            }
+            if mode == own:
+                taken = whole(made)
+            elif mode.gated <= own.gated and mode.calls <= own.calls:
+                rounds = [course.round([None] * mode.calls, mode) for _ in range(count)]
+                taken = [whole(one)[0] for one in rounds]
+            else:
+                taken = empty[False]
+            found[mode] = Overhead.of(empty, longest(taken))
+    return found
 
 
 def _is_replayable(baseline: VerifiedBaseline) -> bool:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from flashinfer_bench.bench.calls import Attempt
 
-SLOTS = 4
-"""Sets of inputs that a process has at a time; fewer, if they are large."""
+SLOTS, SLOTS_ON_DEVICE = 4, 10
+"""Sets of inputs that a process has at a time, on the CPU and elsewhere; fewer, if they are large.
+"""
 
 _MOST_BYTES = 1 << 30
 _AT_ONCE = 1 << 16
@@ -70,12 +71,14 @@ class Ring:
         sizes = [memory.size_of(*one) for one in shapes]
         self.nbytes = sum(sizes)
         self._input_bytes = sum(sizes[: len(tensors)])
-        count = max(1, min(SLOTS, _MOST_BYTES // max(1, self.nbytes)))
+        self.wanted = SLOTS if self.device == "cpu" else SLOTS_ON_DEVICE
+        count = max(1, min(self.wanted, _MOST_BYTES // max(1, self.nbytes)))
         self._memory = self._allocated(count)
         self._page = memory.page()
         self._sets: list[list[torch.Tensor]] = []
         self._schedules: Sequence[int] = ()
         self._late_words: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._poisoned: Optional[torch.Tensor] = None
         self._flushed: Optional[torch.Tensor] = None
         self.addresses: list[int] = []  # of what was returned last
         self._next = 0
@@ -136,30 +139,44 @@ class Ring:
         *,
         secured: bool,
         into: Optional[bool] = None,
-        packed: Optional[torch.Tensor] = None,
-    ) -> Turn:
-        """Return the release of a call with these inputs in the next slot.
+    ) -> HostTurn:
+        """Return the release of a call on the CPU with these inputs in the next slot.
 
         Parameters
         ----------
         values : sequence
-            Its inputs, on the device.
+            Its inputs.
         rng : random.Random
             Chooses what is written last, and what is looked at first.
         secured : bool
             Whether inputs are looked at, too.
         into : bool, optional
             Whether outputs are to be written there; by default as the solution does.
-        packed : torch.Tensor, optional
-            The inputs as bytes of a slot, if they have been packed already.
         """
         slot, self._next = self._next, (self._next + 1) % len(self)
         into = self.writes_there if into is None else into
         tensors = [value for value in values if _is_tensor(value)]
-        if self.device == "cpu":
-            return HostTurn(self, slot, rng, tensors, secured=secured, into=into)
-        packed = self.packed(slot, tensors) if packed is None else packed
-        return DeviceTurn(self, slot, rng, packed, secured=secured, into=into)
+        return HostTurn(self, slot, rng, tensors, secured=secured, into=into)
+
+    def turns(
+        self,
+        packed: Sequence[torch.Tensor],
+        rng: random.Random,
+        *,
+        secured: bool,
+        into: Optional[bool] = None,
+    ) -> DeviceTurns:
+        """Return the release of calls on a GPU, one for each slot from the first on.
+
+        Parameters
+        ----------
+        packed : sequence of torch.Tensor
+            The inputs of each as bytes of a slot, see `packed`.
+        rng, secured, into
+            As of `turn`.
+        """
+        into = self.writes_there if into is None else into
+        return DeviceTurns(self, packed, rng, secured=secured, into=into)
 
     def parts(self, slot: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the inputs, those that are tensors, and the outputs of a slot."""
@@ -172,10 +189,16 @@ class Ring:
         tensor: torch.Tensor = self._memory.tensor
         return tensor[start : start + self._input_bytes]
 
-    def packed(self, slot: int, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    @property
+    def rows(self) -> torch.Tensor:
+        """All slots as words, one in a row: its inputs, then its outputs."""
+        room: torch.Tensor = self._memory.tensor
+        return _words_of(room[: len(self) * self.nbytes]).view(len(self), -1)
+
+    def packed(self, values: Sequence[Any], slot: int = 0) -> torch.Tensor:
         """Return a copy of the bytes of a slot's inputs, with these values in it."""
-        made = self.room(slot).clone()
-        for into, value in zip(self.unpacked(made, values), values, strict=True):
+        made, tensors = self.room(slot).clone(), list(filter(_is_tensor, values))
+        for into, value in zip(self.unpacked(made, tensors), tensors, strict=True):
             _flat(into).copy_(_flat(value.contiguous()))
         return made
 
@@ -191,6 +214,27 @@ class Ring:
                 value = packed[start : start + place.nbytes].view(place.dtype).view(place.shape)
             found.append(value)
         return found
+
+    def outputs_in(self, row: torch.Tensor) -> list[torch.Tensor]:
+        """Return the outputs that lie in the bytes of a slot after its inputs."""
+        places = self.parts(0)[1]
+        starts = [place.data_ptr() - places[0].data_ptr() for place in places]
+        return [
+            row[start : start + place.nbytes].view(place.dtype).view(place.shape)
+            for start, place in zip(starts, places, strict=True)
+        ]
+
+    def poisoned(self) -> torch.Tensor:
+        """Return the words of a slot's outputs with values that no kernel would compute."""
+        import torch
+
+        if self._poisoned is None:
+            nbytes = self.nbytes - self._input_bytes
+            row = torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
+            for output in self.outputs_in(row):
+                poison(output)
+            self._poisoned = _words_of(row)
+        return self._poisoned
 
     def peeker(self, slot: int, number: int, start: int, nbytes: int) -> Callable[[], bytes]:
         """Return what reads bytes of an output of a slot, on the CPU."""
@@ -256,7 +300,7 @@ class Ring:
             size = torch.cuda.get_device_properties(self.device).L2_cache_size
             nbytes = _L2_TIMES * max(size, 1 << 22)
             self._flushed = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
-        self._flushed.fill_(self._next)
+        self._flushed.fill_(0)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -320,8 +364,6 @@ class Turn(Release, ABC):
         Whether outputs are to be written into the slot.
     packed : torch.Tensor, optional
         On a GPU, the inputs as bytes of the slot.
-    outputs : list of torch.Tensor
-        On a GPU, copies of what was in the slot's outputs at the answer.
     waited_ms : float
         How long the main thread of the process, or this one, could have run during the call while
         others had its core; on the CPU.
@@ -330,7 +372,6 @@ class Turn(Release, ABC):
     """
 
     packed: Optional[torch.Tensor] = None
-    outputs: Sequence[torch.Tensor] = ()
     waited_ms = 0.0
     late = False
 
@@ -338,6 +379,11 @@ class Turn(Release, ABC):
         self.slot, self.into = slot, into
         self._ring, self._rng = ring, rng
         self._inputs, self._outputs = ring.parts(slot)
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """On a GPU, what was in the slot's outputs at the answer."""
+        return []
 
     @abstractmethod
     def problem(self) -> Optional[str]:
@@ -390,7 +436,7 @@ class HostTurn(Turn):
                 part = _some(len(place), _LATE, rng)
                 self._late.append((place[part], value[part].clone()))
         elif self._pairs:
-            self._late.append((ring.room(slot), ring.packed(slot, tensors)))
+            self._late.append((ring.room(slot), ring.packed(tensors, slot)))
         # What is looked at is chosen before, as the clock runs then.
         self._views: list[torch.Tensor] = []
         self._pieces: list[_Piece] = []
@@ -519,61 +565,118 @@ class HostTurn(Turn):
         return kept is not None and bool(kept == piece.read(address))
 
 
-class DeviceTurn(Turn):
-    """One call on a GPU, where nobody stands still: its outputs are copied away at the answer.
+class DeviceTurns(Release):
+    """Calls on a GPU, where nobody stands still: outputs are copied away at the answer.
 
     Parameters
     ----------
-    ring, slot, rng, into
-        As of `Ring.turn`.
-    packed : torch.Tensor
-        The inputs as bytes of the slot.
-    secured : bool
-        As of `Ring.turn`.
+    ring, packed, rng, secured, into
+        As of `Ring.turns`.
+
+    Attributes
+    ----------
+    parts : list of DeviceTurn
+        Each of the calls.
     """
 
     def __init__(
         self,
         ring: Ring,
-        slot: int,
+        packed: Sequence[torch.Tensor],
         rng: random.Random,
-        packed: torch.Tensor,
         *,
         secured: bool,
         into: bool,
     ) -> None:
-        super().__init__(ring, slot, rng, into=into)
-        self.packed, self._secured = packed, secured
-        # Few launches: each takes microseconds of every call.
-        self._room, self._words = _words_of(ring.room(slot)), _words_of(packed)
-        self._places, self._others = ring.late_words(rng)
-        self._late = self._words[self._places]
-        self._changed: Optional[torch.Tensor] = None
+        import torch
+
+        self._ring, self._secured = ring, secured
+        # Few launches, however many calls: each takes microseconds.
+        self._all = ring.rows
+        rows = self._all[: len(packed)]
+        self._given = _words_of(torch.stack(list(packed)))
+        words = self._given.shape[1]
+        self._room, self._outputs = rows[:, :words], rows[:, words:]
+        late = [ring.late_words(rng) for _ in packed]
+        places, others = (torch.stack(each) for each in zip(*late, strict=True))
+        self._late, self._others = self._given.gather(1, places), self._given.gather(1, others)
+        starts = torch.arange(len(packed), device=places.device) * rows.shape[1]
+        self._places = places + starts[:, None]
+        self.changed: Optional[torch.Tensor] = None
+        self.kept: Optional[torch.Tensor] = None
+        self.parts = [
+            DeviceTurn(self, ring, slot, rng, each, into=into) for slot, each in enumerate(packed)
+        ]
 
     def fill(self) -> None:
         """Write inputs, but for some words, and poison outputs."""
-        self._room.copy_(self._words)
-        self._room.index_copy_(0, self._places, self._words[self._others])
-        for output in self._outputs:
-            poison(output)
+        self._room.copy_(self._given)
+        self._write(self._others)
+        self._outputs.copy_(self._ring.poisoned())
+        self._ring.wait()
+
+    def _write(self, words: torch.Tensor) -> None:
+        self._all.view(-1).index_copy_(0, self._places.view(-1), words.view(-1))
+
+    def before(self) -> None:
+        """Empty the caches, if they are to be cold; each call finds inputs that none has read."""
         if self._ring.attempt.baseline.config.cache == "cold":
             self._ring.flush()
-        self._ring.wait()
+            self._ring.wait()
 
     def last(self) -> None:
         """Write what is left."""
-        self._room.index_copy_(0, self._places, self._late)
+        self._write(self._late)
         self._ring.wait()
 
     def answered(self, addresses: Sequence[int]) -> None:
         """Copy outputs away before anything could still be written there."""
-        self.outputs = [output.clone() for output in self._outputs]
+        import torch
+
+        self.kept = self._outputs.clone(memory_format=torch.contiguous_format)
         self._ring.wait()
 
     def after(self) -> None:
         """See whether inputs are as they were."""
         if self._secured:
-            self._changed = (self._room != self._words).any()
+            self.changed = (self._room != self._given).any(1)
+
+
+class DeviceTurn(Turn):
+    """One of several calls on a GPU.
+
+    Parameters
+    ----------
+    turns : DeviceTurns
+        All of them.
+    ring, slot, rng, into
+        As of `Ring.turn`.
+    packed : torch.Tensor
+        The inputs as bytes of the slot.
+    """
+
+    packed: torch.Tensor
+
+    def __init__(
+        self,
+        turns: DeviceTurns,
+        ring: Ring,
+        slot: int,
+        rng: random.Random,
+        packed: torch.Tensor,
+        *,
+        into: bool,
+    ) -> None:
+        super().__init__(ring, slot, rng, into=into)
+        self._turns, self.packed = turns, packed
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """See `Turn`."""
+        import torch
+
+        assert self._turns.kept is not None
+        return self._ring.outputs_in(self._turns.kept[self.slot].view(torch.uint8))
 
     def problem(self) -> Optional[str]:
         """See `Turn.problem`."""
@@ -581,9 +684,9 @@ class DeviceTurn(Turn):
 
     def overwritten(self) -> set[int]:
         """See `Turn.overwritten`."""
-        if self._changed is not None and not bool(self._changed):
+        changed = self._turns.changed
+        if changed is not None and not bool(changed[self.slot]):
             return set()
-        assert self.packed is not None
         given = self._ring.unpacked(self.packed, self._inputs)
         pairs = enumerate(zip(self._inputs, given, strict=True))
         return {number for number, (now, value) in pairs if not _flat(now).equal(_flat(value))}

@@ -8,13 +8,22 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_judge.integrity import Violation, find_violation, unaccounted_us
+from fib_judge.integrity import (
+    ALONE,
+    Mode,
+    Violation,
+    find_overlap,
+    find_violation,
+    unaccounted_us,
+    whole,
+)
 from fib_judge.records import KeyedRandom
-from fib_judge.ring import LATE, SLOTS, Ring, Turn
+from fib_judge.ring import LATE, Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Trial
 from flashinfer_bench.bench.evaluators.default import LOOSE
+from flashinfer_bench.bench.executors.base import Round
 from flashinfer_bench.bench.stopping import DEFAULT_MIN_SAMPLES
 from flashinfer_bench.data import EvaluationStatus
 
@@ -42,6 +51,14 @@ _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
 _MOST_KEPT_BYTES = 1 << 30
 _LAST_SHARE = 0.1
+_LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
+_PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
+_LONG_PATIENCE_S = 1.0
+_ALONE = 5
+_ON_HOST = (
+    "calls wait for the device before they return: their latency is the host's time until the "
+    "device has finished"
+)
 _FIRST_FRESH = 1 << 40
 """Numbers of draws from here on are for calls that are not compared."""
 
@@ -257,29 +274,134 @@ class Course:
         self.ring = Ring(attempt, values.written)
         self._overhead = overhead if attempt.session.device == "cpu" else None
         self.looks: list[Look] = []
+        self.mode: Optional[Mode] = None  # of the exchanges, once it is known; None for single ones
+        self.numbers: list[int] = []  # of the draws of the last exchange
+        self._made: list[tuple[list[Any], Turn]] = []
+        self._call = 0  # of these is the last one
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
         self.late = False  # in any call so far
         self.loose = False  # whether any was right by a loose tolerance alone
         self.correctness: Optional[Correctness] = None  # of the last look
 
+    @property
+    def in_rounds(self) -> bool:
+        """Whether several calls can be made in one exchange."""
+        session = self.attempt.session
+        return session.device != "cpu" and session.timer_enqueues
+
+    def at_once(self) -> int:
+        """Return how many calls an exchange may have."""
+        if self.mode is None and self.in_rounds:
+            self.mode = self._chosen()
+        return 1 if self.mode is None else self.mode.calls
+
+    def _chosen(self) -> Mode:
+        """Find out how calls of this process can be made.
+
+        A call that waits for the device cannot be enqueued behind a gate, and only so many launches
+        can. The first try may have had to wait for memory.
+        """
+        first = self.round([None], Mode(gated=False, calls=1))[0]
+        most = len(self.ring) if first.secured_ms < _LONG_MS else 1
+        patience_s = _PATIENCE_S + _TIMES * most * first.secured_ms / 1e3
+        for count in (most, most, 1):
+            mode = Mode(gated=True, calls=count)
+            if self.round([None] * count, mode, patience_s=patience_s)[0].gated:
+                return mode
+        return Mode(gated=False, calls=most)
+
+    def take(self, numbers: Sequence[Optional[int]]) -> Sequence[TimedCall]:
+        """Make calls in an exchange, each with values of its own; see `fire`."""
+        return self._take(numbers)
+
+    def _take(
+        self, numbers: Sequence[Optional[int]], *, secured: bool = False
+    ) -> Sequence[TimedCall]:
+        if self.mode is not None:
+            return self.round(numbers, self.mode, secured=secured)
+        return [self.fire(number, secured=secured) for number in numbers]
+
+    def round(
+        self,
+        numbers: Sequence[Optional[int]],
+        mode: Mode,
+        *,
+        secured: bool = False,
+        patience_s: float = _LONG_PATIENCE_S,
+    ) -> list[TimedCall]:
+        """Make calls on a GPU in an exchange, each with values of its own."""
+        self.numbers = [fresh_number(self._rng) if one is None else one for one in numbers]
+        drawn = [self.values.draw(number) for number in self.numbers]
+        kept = map(self.values.packed, self.numbers)
+        packed = [
+            self.ring.packed(values) if one is None else one
+            for values, one in zip(drawn, kept, strict=True)
+        ]
+        turns = self.ring.turns(packed, self._rng, secured=secured)
+        self._made = list(zip(drawn, turns.parts, strict=True))
+        self.select(self.numbers[-1])
+        return self.attempt.fire_round(self._calls(mode, patience_s), release=turns)
+
+    def alone(self) -> list[TimedCall]:
+        """Make some calls alone, where they follow one another otherwise, see `integrity.alone`."""
+        if self.mode is None or not self.mode.gated or self.mode.calls == 1:
+            return []
+        with self.attempt.session.device_to_itself(self.attempt.deadline):
+            return [self.round([None], ALONE)[0] for _ in range(_ALONE)]
+
+    def _calls(self, mode: Mode, patience_s: float = _LONG_PATIENCE_S) -> Round:
+        """Return what is to be told of an exchange with so many calls as have been prepared."""
+        slots = range(len(self._made))
+        warm = self.attempt.baseline.config.cache == "warm"
+        return Round(slots, gated=mode.gated, touch=warm, patience_s=patience_s)
+
+    def select(self, number: int) -> None:
+        """Have the call with a draw, of the last exchange, be the last one."""
+        self._call = self.numbers.index(number)
+        self.drawn, self.turn = self._made[self._call]
+
     def fire(self, number: Optional[int] = None, *, secured: bool = False) -> TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
         if number is None:
             number = fresh_number(self._rng)
+        if self.attempt.session.device != "cpu":
+            return self._fire_on_device(number, secured=secured)
         self.drawn = self.values.draw(number)
-        packed = self.values.packed(number)
-        self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured, packed=packed)
+        self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
+        self.numbers, self._made = [number], [(self.drawn, turn)]
         call = self.attempt.fire(turn.slot, release=turn)
         call = replace(call, waited_ms=turn.waited_ms)
         self.late = self.late or turn.late
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
 
-    def empty(self, *, into: bool) -> TimedCall:
-        """Make everything but a call, as if outputs were written into, or returned."""
+    def _fire_on_device(self, number: int, *, secured: bool) -> TimedCall:
+        drawn, packed = self.values.draw(number), self.values.packed(number)
+        packed = self.ring.packed(drawn) if packed is None else packed
+        turns = self.ring.turns([packed], self._rng, secured=secured)
+        self.numbers, self._made = [number], [(drawn, turns.parts[0])]
+        self.select(number)
+        return self.attempt.fire(0, release=turns)
+
+    def empty(self, *, into: bool, mode: Optional[Mode] = None) -> TimedCall:
+        """Make everything but calls, as if outputs were written into, or returned.
+
+        Returns
+        -------
+        TimedCall
+            As of `whole`.
+        """
         given = self.values.given_on_device
-        turn = self.ring.turn(given, self._rng, secured=True, into=into)
-        return self.attempt.fire(turn.slot, release=turn, empty=into)
+        if self.attempt.session.device == "cpu":
+            turn = self.ring.turn(given, self._rng, secured=True, into=into)
+            return self.attempt.fire(turn.slot, release=turn, empty=into)
+        packed = [self.ring.packed(given)] * (1 if mode is None else mode.calls)
+        turns = self.ring.turns(packed, self._rng, secured=True, into=into)
+        if mode is None:
+            return self.attempt.fire(0, release=turns, empty=into)
+        self._made = [(given, part) for part in turns.parts]
+        made = self.attempt.fire_round(self._calls(mode), release=turns, empty=into)
+        return whole(made)[0]
 
     def kept(self) -> tuple[list[Any], Optional[torch.Tensor]]:
         """Return the inputs of the last call, as `Values.kept` holds them."""
@@ -295,12 +417,12 @@ class Course:
             attempt.candidate.rest(timeout_s=attempt.left("call"))
             return [output.clone() for output in ring.parts(turn.slot)[1]]
         if attempt.session.device != "cpu":
-            shown = attempt.candidate.returned()
+            shown = attempt.candidate.returned(self._call)
             kinds = [(spec.shape, spec.dtype) for spec in ring.specs]
             told = [(tuple(one.shape), one.dtype) for one in shown if hasattr(one, "is_meta")]
             if told == kinds and len(shown) == len(kinds):
                 return list(turn.outputs)
-        return attempt.candidate.collect(timeout_s=attempt.left("call"))
+        return attempt.candidate.collect(timeout_s=attempt.left("call"), call=self._call)
 
     def look(self, check: TimedCheck, where: str, **note: Any) -> None:
         """Compare what the last call has left behind.
@@ -390,16 +512,19 @@ class CheckedCourse(Course):
         used = {id(check) for check in self._schedule.values()}
         return [check for check in self._checks if id(check) not in used]
 
-    def take(self, place: Optional[int]) -> TimedCall:
-        """Make a call, timed or not, and compare what it left behind if its turn has come."""
-        check = self._schedule.get(place) if place is not None else None
-        call = self.fire(None if check is None else check.number, secured=check is not None)
-        if check is not None and place is not None:
+    def take(self, numbers: Sequence[Optional[int]]) -> Sequence[TimedCall]:
+        """Make calls, timed or not, and compare what those left behind whose turn has come."""
+        due = [(place, self._schedule.get(place)) for place in numbers if place is not None]
+        checks = {place: check for place, check in due if check is not None}
+        draws = [checks[one].number if one in checks else None for one in numbers]
+        taken = self._take(draws, secured=bool(checks))
+        for place, check in checks.items():
+            self.select(check.number)
             planned = self._plan.max_samples
             note = {"trust": "full", "timed_call": place, "timed_calls": planned}
             self.look(check, f"timed call {place} of {planned}", **note)
             self.checked += 1
-        return call
+        return taken
 
 
 def time_distrusting(
@@ -407,7 +532,7 @@ def time_distrusting(
     seed: int,
     checks: Sequence[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
-    overhead_now: Optional[Callable[[], Overhead]] = None,
+    overhead_now: Optional[Callable[[Optional[Mode]], Overhead]] = None,
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
 
@@ -432,14 +557,17 @@ def time_distrusting(
         If the candidate fails.
     """
     session, baseline = attempt.session, attempt.baseline
-    overhead = baseline.overhead
-    assert overhead is not None
     course = CheckedCourse(attempt, KeyedRandom(seed), checks)
     try:
         taken = calls.take_calls(
-            attempt, attempt.plan, course.take, visit=visit, begin=course.begin
+            *(attempt, attempt.plan, course.take),
+            at_once=course.at_once,
+            visit=visit,
+            begin=course.begin,
         )
-        if overhead.holds_host(taken.calls):
+        alone = course.alone()
+        overhead = baseline.usual(course.mode)
+        if course.mode is None and overhead.holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
         course.close()
@@ -447,7 +575,7 @@ def time_distrusting(
         message = f"integrity: in a timed call {LATE}"
         wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
         raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
-    overhead = overhead if overhead_now is None else overhead_now()
+    overhead = overhead if overhead_now is None else overhead_now(course.mode)
     violation = find_violation(
         taken.calls,
         device=session.device,
@@ -456,6 +584,8 @@ def time_distrusting(
         floor=baseline.floor,
         overhead=overhead,
     )
+    if violation is None and alone:
+        violation = find_overlap(taken.calls, alone, baseline.usual(ALONE))
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {
         "trust": "full",
@@ -467,7 +597,9 @@ def time_distrusting(
     }
     if session.device != "cpu":
         facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
-    if len(course.ring) < SLOTS:
+    if alone:
+        facts["alone_us"] = round(1e3 * median(call.sample_ms for call in alone), 2)
+    if len(course.ring) < course.ring.wanted:
         facts["slots"] = len(course.ring)
     if baseline.replayable:
         facts["replayable"] = True
@@ -475,8 +607,11 @@ def time_distrusting(
         facts[LOOSE] = True
     if baseline.floor is not None:
         facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
+    measured = calls.measurement_of(taken)
+    if course.mode is not None and not course.mode.gated:
+        measured = replace(measured, notes=(*measured.notes, _ON_HOST))
     measurement = replace(
-        calls.measurement_of(taken),
+        measured,
         dropped=rows_of(overhead.disturbed(taken.calls)),
         least_ms=overhead.least_ms(taken.calls),
     )

@@ -32,6 +32,9 @@ class DeviceControl:
         self._wait: Optional[Callable[[str], Any]] = None
         self._select: Optional[Callable[[str], Any]] = None
         self._caches: Optional[Caches] = None
+        self._stream: Any = None
+        self._reading: Any = None
+        self._sums: Any = None
         if not computes:
             return
         self._caches = caches_of(device)
@@ -42,6 +45,8 @@ class DeviceControl:
 
             self._wait = torch.cuda.synchronize
             self._select = torch.cuda.set_device
+            self._stream = torch.cuda.current_stream
+            self._reading = torch.sum, torch.int32, torch.int64
 
     def select(self) -> None:
         """Make the device the current one: kernels of some languages run on no other."""
@@ -58,6 +63,21 @@ class DeviceControl:
         """
         if self._wait is not None:
             self._wait(self.device)
+
+    def shut(self, gate: Any, place: int, word: int) -> bool:
+        """Have what is enqueued from now on wait for a word; return whether it does.
+
+        Everything enqueued before has ended then.
+        """
+        self.synchronize()
+        return bool(gate.shut(self._stream(self.device).cuda_stream, place, word))
+
+    def read(self, room: Any) -> None:
+        """Enqueue a look at all bytes of a tensor, so that they are in the device's caches."""
+        summed, words, sums = self._reading
+        if self._sums is None:
+            self._sums = room.new_empty((), dtype=sums)
+        summed(room.view(words), dim=0, out=self._sums)
 
     def flush_caches(self) -> None:
         """Empty the device's caches, and wait until that is done."""

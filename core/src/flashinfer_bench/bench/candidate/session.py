@@ -109,7 +109,7 @@ class Session:
         if self._getpid() != self._pid:
             self._exit(0)  # a process that the solution forked has come back here
         self._flush()
-        self._pause_collector(isinstance(request, wire.Fire))
+        self._pause_collector(isinstance(request, (wire.Fire, wire.FireRound)))
         self._channel.send(reply, Deadline.never(), blobs)
 
     def _pause_collector(self, paused: bool) -> None:
@@ -146,8 +146,11 @@ class Session:
     def _run(self, request: wire.Message) -> Answer:
         if isinstance(request, wire.Fire):
             return self._fire(request), ()
+        if isinstance(request, wire.FireRound):
+            return self._fire_round(request), ()
         if isinstance(request, wire.Collect):
-            return self._outputs(request.token, self._timed_calls.outputs, request.budget)
+            outputs = self._timed_calls.outputs_of(request.call)
+            return self._outputs(request.token, outputs, request.budget)
         if isinstance(request, wire.Call):
             return self._call(request)
         raise RunnerError(f"{type(request).__name__} is not a request of a running session")
@@ -223,13 +226,24 @@ class Session:
         timer, subject = self._timer(request.timer), self._loaded
         inputs, words = None, None
         if request.attached:
-            if self._attached is None or request.slot >= len(self._attached.sets):
-                raise RunnerError(f"no memory has been attached for slot {request.slot}")
-            inputs, words = self._attached.sets[request.slot], self._attached.words
+            attached = self._attached_with([request.slot])
+            inputs, words = attached.sets[request.slot], attached.words
         else:
             inputs = self._inputs(request.slot)
         sample, values, places = self._timed_calls.fire(timer, subject, inputs, request, words)
         return wire.Fired(request.token, timer.version, sample, values, places, _notes_of(timer))
+
+    def _fire_round(self, request: wire.FireRound) -> wire.Message:
+        timer, attached = self._timer(request.timer), self._attached_with(request.slots)
+        samples, values = self._timed_calls.fire_round(timer, self._loaded, attached, request)
+        notes = _notes_of(timer)
+        return wire.RoundFired(request.token, timer.version, samples, values, notes)
+
+    def _attached_with(self, slots: Sequence[int]) -> Attached:
+        attached = self._attached
+        if attached is None or max(slots) >= len(attached.sets):
+            raise RunnerError(f"no memory has been attached for slot {max(slots)}")
+        return attached
 
     @property
     def _loaded(self) -> Subject:

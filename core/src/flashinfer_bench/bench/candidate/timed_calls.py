@@ -8,14 +8,16 @@ answer is believed without a look.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench import memory
+from flashinfer_bench.bench.timing.base import EnqueuedCall
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.values import announce, plain, plain_types, rebuild
-from flashinfer_bench.errors import RunnerError
+from flashinfer_bench.errors import CapabilityError, RunnerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,11 +46,14 @@ class InputSet:
         Value of every variable axis.
     outputs : list of torch.Tensor
         The judge's memory for what comes out; empty for inputs that were put.
+    room : torch.Tensor, optional
+        All bytes of the inputs, in the judge's memory.
     """
 
     values: tuple[Any, ...]
     axes: Mapping[str, int]
     outputs: list[Any] = field(default_factory=list)
+    room: Optional[torch.Tensor] = None
 
 
 class Attached:
@@ -81,6 +86,10 @@ class Attached:
         self.sets = [
             _set_at(self._held[1].tensor, places, request, definition) for places in request.places
         ]
+        self.gate: Any = None
+        if device != "cpu":
+            with suppress(CapabilityError):
+                self.gate = memory.gate_on(self._held[0])
 
 
 def _set_at(
@@ -98,7 +107,9 @@ def _set_at(
         memory.tensor_at(room, next(starts), shape or (), spec.dtype)
         for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
     ]
-    return InputSet(values, request.axes, outputs)
+    inputs = sum(isinstance(value, wire.TensorValue) for value in request.values)
+    first, end = (places[0], places[inputs]) if outputs else (0, 0)
+    return InputSet(values, request.axes, outputs, room[first:end])
 
 
 class TimedCalls:
@@ -112,12 +123,12 @@ class TimedCalls:
 
     def __init__(self, device_control: DeviceControl) -> None:
         self._device_control = device_control
-        self._outputs: Optional[list[Any]] = None
+        self._outputs: list[list[Any]] = []
         self._took_s = 0.0
 
     def drop(self) -> None:
         """Let go of what the last call returned."""
-        self._outputs = None
+        self._outputs = []
 
     def fire(
         self, timer: Timer, subject: Subject, inputs: InputSet, request: wire.Fire, words: Any
@@ -202,23 +213,117 @@ class TimedCalls:
         began = time.perf_counter()
         sample, found = once(function, request.go)
         self._took_s = time.perf_counter() - began
-        require_few(found)
-        self._outputs = found = [plain(one) for one in found]
-        described = [announce(output) for output in found]
+        described = self._kept(found)
         return sample, [value for value, _ in described], [place for _, place in described]
 
-    @property
-    def outputs(self) -> list[Any]:
-        """What the last call returned.
+    def fire_round(
+        self, timer: Timer, subject: Subject, attached: Attached, request: wire.FireRound
+    ) -> tuple[list[float], list[list[wire.Value]]]:
+        """Make calls one after the other, which the judge releases together.
+
+        Parameters
+        ----------
+        timer : Timer
+            Takes their latencies, if they are behind a gate.
+        subject : Subject
+            What is called.
+        attached : Attached
+            With what.
+        request : FireRound
+            How.
+
+        Returns
+        -------
+        milliseconds : list of float
+            Their latencies.
+        values : list of list of Value
+            What was returned, as of `fire`.
+
+        Raises
+        ------
+        TypeError
+            As of `fire`.
+        """
+        self.drop()
+        control, words, clock = self._device_control, attached.words, time.perf_counter
+        device, wait = control.device, control.synchronize
+        into = request.into if request.empty else subject.destination_passing_style
+        sets = [attached.sets[slot] for slot in request.slots]
+        functions = [subject.function] * len(sets)
+        if request.empty:
+            functions = [_nothing(one.outputs if into else [], one.outputs, device) for one in sets]
+        gated = request.gated and attached.gate is not None
+        if gated:
+            timer.prepare(device)
+            gated = control.shut(attached.gate, memory.GO, request.go)
+        if not gated:
+            # Not ready if the gate is missing: then the judge asks for a round without.
+            words[memory.SEEN] = 0 if request.gated else request.ready
+            while words[memory.GO] != request.go:
+                pass
+        found: list[list[Any]] = []
+        calls = [
+            EnqueuedCall(
+                partial(control.read, inputs.room) if request.touch else _pass,
+                partial(function, *inputs.values, *(inputs.outputs if into else [])),
+                partial(self._keep, subject, inputs, into, found),
+            )
+            for function, inputs in zip(functions, sets, strict=True)
+        ]
+        began = clock()
+        if gated:
+            latencies = timer.enqueue_calls(calls, device=device)
+        else:
+            samples = [_timed_on_host(call, wait) for call in calls]
+        words[memory.ENQUEUED] = int((clock() - began) * 1e9)
+        if gated:
+            words[memory.SEEN] = request.ready
+        wait()
+        words[memory.DONE] = request.go
+        samples = latencies() if gated else samples
+        described = [self._kept(one) for one in found]
+        return samples, [[value for value, _ in one] for one in described]
+
+    def _keep(
+        self, subject: Subject, inputs: InputSet, into: bool, found: list[list[Any]], result: Any
+    ) -> None:
+        if into:
+            found.append(inputs.outputs)
+        else:
+            found.append([_dense(plain(one)) for one in subject.listed(result, [])])
+            _copy(found[-1], inputs.outputs)
+
+    def _kept(self, found: list[Any]) -> list[tuple[wire.Value, Optional[wire.Place]]]:
+        require_few(found)
+        self._outputs.append([plain(one) for one in found])
+        return [announce(output) for output in self._outputs[-1]]
+
+    def outputs_of(self, call: int) -> list[Any]:
+        """Return what a call of the last exchange returned.
 
         Raises
         ------
         RunnerError
             If none has been made.
         """
-        if self._outputs is None:
+        if call >= len(self._outputs):
             raise RunnerError("there is no fired call to collect")
-        return self._outputs
+        return self._outputs[call]
+
+
+def _timed_on_host(call: EnqueuedCall, wait: Callable[[], object]) -> float:
+    """Make a call, and wait for the device; return how many milliseconds that took."""
+    call.before()
+    began = time.perf_counter()
+    result = call.function()
+    wait()
+    took_ms = (time.perf_counter() - began) * 1e3
+    call.after(result)
+    return took_ms
+
+
+def _pass() -> None:
+    """Do nothing."""
 
 
 def _timing_the_host(function: Callable[..., Any], words: Any) -> Callable[..., Any]:
@@ -238,7 +343,11 @@ def _timing_the_host(function: Callable[..., Any], words: Any) -> Callable[..., 
 
 def _nothing(outputs: list[Any], given: list[Any], device: str) -> Callable[..., Any]:
     """Return a function in place of a solution's, which computes nothing."""
-    result = None if outputs else given[0] if len(given) == 1 else tuple(given)
+    result: Any = None
+    if not outputs:
+        # On a device they are copied, which takes time as well.
+        returned = given if device == "cpu" else [one.clone() for one in given]
+        result = returned[0] if len(returned) == 1 else tuple(returned)
     small = given[0].new_empty(1) if device != "cpu" and given else None
 
     def nothing(*arguments: Any) -> Any:
@@ -265,9 +374,7 @@ def _teller(
             words[first + number] = one.data_ptr() if type(one) is tensor else _word_of(one)
 
     def copy(found: list[Any]) -> None:
-        for one, place in zip(found, places, strict=False):
-            if type(one) is tensor and _alike(one, place):
-                place.copy_(one)
+        _copy(found, places)
         synchronize()
 
     if outputs:
@@ -278,6 +385,14 @@ def _teller(
 
     synchronize = partial(torch.cuda.synchronize, device)
     return copy
+
+
+def _copy(found: list[Any], places: list[Any]) -> None:
+    """Enqueue copies of what was returned to the judge's memory, where it is as declared."""
+    tensor: Any = plain_types()[0]
+    for one, place in zip(found, places, strict=False):
+        if type(one) is tensor and _alike(one, place):
+            place.copy_(one)
 
 
 def _word_of(value: Any) -> int:

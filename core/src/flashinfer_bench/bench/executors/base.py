@@ -176,6 +176,10 @@ class TimedCall:
         Milliseconds that the process, or the judge, could have run while others had its core.
     glance_ms : float
         Milliseconds, within `wall_ms`, that `Release.glance` took.
+    shared : int
+        How many calls, one after the other, these times are those of: `wall_ms`, `secured_ms`.
+    gated : bool
+        Whether it was enqueued before its release, so that `enqueued_ms` is no part of them.
     """
 
     sample_ms: float
@@ -188,6 +192,31 @@ class TimedCall:
     notes: tuple[str, ...] = ()
     waited_ms: float = 0.0
     glance_ms: float = 0.0
+    shared: int = 1
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """Several calls in attached memory that are released together.
+
+    Attributes
+    ----------
+    slots : sequence of int
+        The sets of inputs, one for each call.
+    gated : bool
+        Have the device wait for the release behind a gate, with all calls enqueued: their latencies
+        are the timer's. Otherwise each takes until the device has finished, by the host's clock.
+    touch : bool
+        Whether the process reads the inputs just before each call.
+    patience_s : float
+        Seconds after which a process that has not enqueued all of them is released nevertheless.
+    """
+
+    slots: Sequence[int]
+    gated: bool
+    touch: bool
+    patience_s: float
 
 
 @dataclass(frozen=True)
@@ -377,9 +406,35 @@ class Candidate(ABC):
             that is handed its outputs (True), or returns them (False).
         """
 
+    def fire_round(
+        self,
+        calls: Round,
+        *,
+        timer: str,
+        timeout_s: float,
+        release: Release,
+        empty: Optional[bool] = None,
+    ) -> list[TimedCall]:
+        """Make calls one after the other, and time each; not every kind of candidate can.
+
+        Parameters
+        ----------
+        calls : Round
+            Which.
+        timer, timeout_s, release, empty
+            As of `fire`; `release` is for all of them.
+
+        Returns
+        -------
+        list of TimedCall
+            One for each; `gated` is false where the process waited for the device, though it was
+            asked to enqueue them.
+        """
+        raise NotImplementedError
+
     @abstractmethod
-    def collect(self, *, timeout_s: float) -> list[Any]:
-        """Return what the last `fire` returned; as of `call`.
+    def collect(self, *, timeout_s: float, call: int = 0) -> list[Any]:
+        """Return what a call of the last exchange returned; as of `call`.
 
         On the CPU, where the system allows it, the whole process tree is stopped and its memory
         read; it goes on with the next request. Elsewhere the process is asked.
@@ -408,8 +463,8 @@ class Candidate(ABC):
         """
         return []
 
-    def returned(self) -> list[Any]:
-        """Return what the last `fire` returned, as the process tells: tensors without elements."""
+    def returned(self, call: int = 0) -> list[Any]:
+        """Return what a call of the last exchange returned, as told: tensors without elements."""
         return []
 
     def rest(self, *, timeout_s: float) -> None:

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.candidate.processes import freezer_of
-from flashinfer_bench.bench.executors.base import Attachment, Release, TimedCall
+from flashinfer_bench.bench.executors.base import Attachment, Release, Round, TimedCall
 from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
 from flashinfer_bench.bench.executors.log import printable
@@ -56,7 +56,7 @@ class _Returned:
     slot: int
     values: list[wire.Value]
     places: list[Optional[wire.Place]]
-    shown: list[Any]
+    shown: list[list[Any]]
 
     @property
     def tensors(self) -> list[tuple[wire.TensorValue, Optional[wire.Place]]]:
@@ -130,12 +130,68 @@ class CallTiming(Conversation):
                 raise ProtocolError(f"{len(reply.places)} places for {len(reply.values)} outputs")
             shown = list(map(_without_elements, reply.values))
         number = _ATTACHED if attached else slot
-        self._returned = _Returned(number, reply.values, reply.places, shown)
+        self._returned = _Returned(number, reply.values, reply.places, [shown])
         notes = tuple(map(printable, reply.notes))
         wall, secured, enqueued, woken, glance = took or (whole_ms, whole_ms, 0.0, 0.0, 0.0)
         told = timer, printable(reply.timer_version), notes
         times = reply.sample_ms, wall, secured, enqueued, woken
         return TimedCall(*times, *told, glance_ms=glance)
+
+    def fire_round(
+        self,
+        calls: Round,
+        *,
+        timer: str,
+        timeout_s: float,
+        release: Release,
+        empty: Optional[bool] = None,
+    ) -> list[TimedCall]:
+        """Make calls one after the other, and time each; see `Candidate.fire_round`."""
+        go, ready, words = new_token(), new_token(), self._words
+        assert words is not None
+        request = wire.FireRound(
+            *(new_token(), list(calls.slots), timer, go, ready, calls.gated, calls.touch),
+            empty=empty is not None,
+            into=bool(empty),
+        )
+        self._returned = None
+        clock, took = time.perf_counter, None
+        with self._exchange("time", timeout_s) as deadline, collector_paused():
+            self._channel.send(request, deadline)
+            release.fill()
+            patience = Deadline(min(calls.patience_s, deadline.remaining))
+            try:
+                waiting = self._await_word(words, SEEN, ready, patience) is not None
+                enqueued = waiting and calls.gated
+            except TimeoutError:  # it waits for the device, or enqueues too much
+                waiting, enqueued = True, False
+            if waiting:
+                release.before()
+                began = clock()
+                release.last()
+                words[GO] = go
+                seen = self._await_word(words, DONE, go, deadline)
+                if seen is not None:
+                    release.answered(())
+                    took = (seen - began) * _MS, (clock() - began) * _MS
+                    release.after()
+            words[GO] = go  # whatever it has said: something may be behind the gate
+            payload = self._channel.receive(deadline)
+            reply = self._expect("time", request, wire.RoundFired, payload)
+            if took is None:
+                raise ProtocolError("it reported calls not answered in the shared page")
+            counts = len(reply.samples_ms), len(reply.values)
+            if counts != (len(calls.slots), len(calls.slots)):
+                raise ProtocolError(f"{counts} samples and results for {len(calls.slots)} calls")
+            shown = [list(map(_without_elements, values)) for values in reply.values]
+        self._returned = _Returned(_ATTACHED, reply.values[-1], [], shown)
+        host_ms = words[ENQUEUED] / _NS_PER_MS / len(shown) if calls.gated else 0.0
+        told = timer, printable(reply.timer_version), tuple(map(printable, reply.notes))
+        times = *took, host_ms, 0.0
+        return [
+            TimedCall(sample, *times, *told, shared=len(shown), gated=enqueued)
+            for sample in reply.samples_ms
+        ]
 
     def _released(self, go: int, release: Release, deadline: Deadline) -> Optional[_Times]:
         """Release a call, and return the times of a `TimedCall`.
@@ -225,9 +281,10 @@ class CallTiming(Conversation):
         found = self._returned.places if self._returned is not None else []
         return [None if place is None else (place.address, place.span) for place in found]
 
-    def returned(self) -> list[Any]:
+    def returned(self, call: int = 0) -> list[Any]:
         """Return what was returned, without elements; see `Candidate.returned`."""
-        return list(self._returned.shown) if self._returned is not None else []
+        shown = self._returned.shown if self._returned is not None else []
+        return list(shown[call]) if call < len(shown) else []
 
     def peeker(
         self, starts: Sequence[int], nbytes: int
@@ -246,22 +303,23 @@ class CallTiming(Conversation):
 
         return at
 
-    def collect(self, *, timeout_s: float) -> list[Any]:
-        """Return what the last timed call returned; see `Candidate.collect`."""
+    def collect(self, *, timeout_s: float, call: int = 0) -> list[Any]:
+        """Return what a timed call returned; see `Candidate.collect`."""
         returned = self._returned
         slot = returned.slot if returned is not None else -1
         budget = self._output_budget(slot)
         with self._exchange("time", timeout_s) as deadline:
-            if returned is None or self._memory < 0:
-                return self._ask_for_outputs(budget, deadline)
+            told = returned is not None and len(returned.places) == len(returned.values)
+            if returned is None or self._memory < 0 or not told:
+                return self._ask_for_outputs(call, budget, deadline)
             if all(place is not None for _, place in returned.tensors):
                 return self._read(returned, budget, deadline)
             # What has no address on the CPU cannot be sent either: the process says why.
-            self._ask_for_outputs(budget, deadline)
+            self._ask_for_outputs(call, budget, deadline)
             raise ProtocolError("it sent a tensor whose address it had not reported")
 
-    def _ask_for_outputs(self, budget: int, deadline: Deadline) -> list[Any]:
-        request = wire.Collect(new_token(), budget)
+    def _ask_for_outputs(self, call: int, budget: int, deadline: Deadline) -> list[Any]:
+        request = wire.Collect(new_token(), budget, call)
         reply = self._ask("time", request, wire.Outputs, deadline)
         return self._channel.receive_values(reply.values, deadline, budget=budget)
 
@@ -271,7 +329,7 @@ class CallTiming(Conversation):
         try:
             values = []
             for value, shown, place in zip(
-                returned.values, returned.shown, returned.places, strict=True
+                returned.values, returned.shown[0], returned.places, strict=True
             ):
                 values.append(_read_value(frozen, value, shown, place, budget))
                 budget -= _size_of(values[-1])

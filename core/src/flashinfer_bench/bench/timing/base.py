@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Optional
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError
 
@@ -13,6 +13,24 @@ ArgumentsOf = Callable[[int], tuple[Any, ...]]
 
 # Looked up now: a solution that is imported later may replace them.
 _gc_enabled, _gc_disable, _gc_enable = gc.isenabled, gc.disable, gc.enable
+
+
+class EnqueuedCall(NamedTuple):
+    """A call, and what is enqueued around it, which is not timed.
+
+    Attributes
+    ----------
+    before : callable
+        Enqueues what comes first.
+    function : callable
+        Is timed; called without arguments.
+    after : callable
+        Is called with what `function` has returned.
+    """
+
+    before: Callable[[], object]
+    function: Callable[[], Any]
+    after: Callable[[Any], object]
 
 
 class Timer(ABC):
@@ -38,6 +56,8 @@ class Timer(ABC):
         What a call can find in the caches of the device: ``"cold"``, ``"warm"``, or both. Whoever
         asks for a call flushes them before it, or has the call made before; a timer that does
         something about them itself has only one.
+    enqueues : bool
+        Whether it has `enqueue_calls`, for calls that the device is to make later.
 
     Notes
     -----
@@ -49,6 +69,7 @@ class Timer(ABC):
     resolution_ms: Optional[float] = None
     repeats: bool = False
     caches: tuple[str, ...] = ("cold", "warm")
+    enqueues: bool = False
 
     @property
     def removed_ms(self) -> float:
@@ -83,6 +104,31 @@ class Timer(ABC):
         TimingError
             If a measurement cannot be taken or makes no sense (not finite, negative).
         """
+
+    def prepare(self, device: str) -> None:  # noqa: B027 - most have nothing to prepare
+        """Do what has to be done before the first call on an idle device; nothing by default."""
+
+    def enqueue_calls(
+        self, calls: Sequence[EnqueuedCall], *, device: str
+    ) -> Callable[[], list[float]]:
+        """Enqueue calls one after the other, and do not wait for the device: it waits itself.
+
+        `prepare` has been called.
+
+        Parameters
+        ----------
+        calls : sequence of EnqueuedCall
+            What is enqueued.
+        device : str
+            As of `time_call`.
+
+        Returns
+        -------
+        callable
+            Returns the milliseconds of each, as of `time_call`, once the device has finished; it
+            may raise `TimingError`.
+        """
+        raise NotImplementedError
 
     def take_notes(self) -> list[str]:
         """Return what a reader of the numbers taken since the last time should know; forget it.

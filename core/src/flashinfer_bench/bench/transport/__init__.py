@@ -23,11 +23,12 @@ request        meaning                            reply
 ``Call``       call once with a slot's inputs     ``Outputs``; blobs
 ``Attach``     map memory of the judge's          ``Done``
 ``Fire``       make and time one call             ``Fired``
-``Collect``    send what that call returned       ``Outputs``; blobs
+``FireRound``  make and time several              ``RoundFired``
+``Collect``    send what a call returned          ``Outputs``; blobs
 =============  =================================  ============================
 
-**Order.** ``Confine`` comes first, if it comes. ``Collect`` may follow a ``Fire`` any number of
-times, until the next one. Two open files follow ``Attach``, with one byte in between two frames.
+**Order.** ``Confine`` comes first, if it comes. ``Collect`` may follow a ``Fire`` or ``FireRound``
+any number of times, until the next one. Two open files follow ``Attach``, with one byte in between two frames.
 
 Each reply may be replaced by ``Failed``, the last one then, which says whether the code raised, a
 build failed, or the machine lacks something. There is no farewell: the judge kills the
@@ -51,6 +52,10 @@ The candidate makes the call, writes ``ADDRESSES``, where the tensors that were 
 the number into ``DONE``. By then the outputs are fixed. ``Fired`` comes only after it. What a call
 takes is, by the judge's own clock, from ``GO`` to ``DONE``. A word may be written early or late,
 and anything may be in it: when it changed is all that the judge knows.
+
+**FireRound** is for calls on a device that works by itself. The candidate enqueues all of them
+behind a gate that opens with ``GO``, and writes ``SEEN`` when that is done; or it waits for ``GO``
+itself. The outputs are those in attached memory, and ``DONE`` is written once all are there.
 
 ``Fired`` tells where in the candidate's memory the outputs lie (`Place`). On the CPU the judge
 reads them there itself, with every process of the candidate stopped, after it has checked type,

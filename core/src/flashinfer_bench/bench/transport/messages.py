@@ -236,16 +236,48 @@ class Fire(Message):
     rehearsals: Slot = 1
 
 
+class FireRound(Message):
+    """Make calls one after the other, which are released together. Reply: `RoundFired`.
+
+    Attributes
+    ----------
+    slots : list of int
+        Sets of `Attach`, one for each call.
+    timer, go, empty, into
+        As of `Fire`.
+    gated : bool
+        Enqueue all calls behind a gate on the device, which opens when `go` is in the page's first
+        word; each takes as long as `timer` says. Otherwise they begin when the word is there, and
+        each takes until the device has finished, by the clock of the host.
+    ready : int
+        The page's second word once everything is enqueued, or the process waits for `go`.
+    touch : bool
+        Read the inputs of each call just before it.
+    """
+
+    slots: Annotated[list[Slot], Meta(min_length=1, max_length=MAX_VALUES)]
+    timer: Name
+    go: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    ready: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    gated: bool = False
+    touch: bool = False
+    empty: bool = False
+    into: bool = False
+
+
 class Collect(Message):
-    """Send the outputs of the last `Fire`. Reply: `Outputs`.
+    """Send the outputs of a call of the last `Fire` or `FireRound`. Reply: `Outputs`.
 
     Attributes
     ----------
     budget : int
         As of `Call`.
+    call : int
+        Which call of the round.
     """
 
     budget: Extent
+    call: Slot = 0
 
 
 # ------------------------------------------------ what a candidate answers; all of it untrusted
@@ -358,6 +390,27 @@ class Fired(Message):
     notes: Notes = msgspec.field(default_factory=list)
 
 
+class RoundFired(Message):
+    """The calls have returned, and the device has finished.
+
+    Attributes
+    ----------
+    timer_version : str
+        As of `Fired`.
+    samples_ms : list of float
+        The latency of each call.
+    values : list of list of Value
+        What each has returned, as of `Fired`.
+    notes : list of str
+        As of `Fired`.
+    """
+
+    timer_version: Name
+    samples_ms: Annotated[list[Milliseconds], Meta(max_length=MAX_VALUES)]
+    values: Annotated[list[Values], Meta(max_length=MAX_VALUES)]
+    notes: Notes = msgspec.field(default_factory=list)
+
+
 FailureClass = Literal["raised", "build", "capability", "storage"]
 """What a failure is about: code that ``raised``, a ``build`` that did not go through, or what this
 machine lacks: a ``capability``, such as a compiler, or ``storage``, such as room on the disk."""
@@ -388,8 +441,8 @@ class Failed(Message):
     builder: Name = ""
 
 
-Request = Union[Confine, Load, Compile, PutInputs, Call, Attach, Fire, Collect]
-Reply = Union[Ready, Confined, Done, Loaded, Compiled, Outputs, Fired, Failed]
+Request = Union[Confine, Load, Compile, PutInputs, Call, Attach, Fire, FireRound, Collect]
+Reply = Union[Ready, Confined, Done, Loaded, Compiled, Outputs, Fired, RoundFired, Failed]
 
 
 class Codec:
