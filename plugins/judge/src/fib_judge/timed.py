@@ -54,7 +54,7 @@ _LAST_SHARE = 0.1
 _LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
 _PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
 _LONG_PATIENCE_S = 1.0
-_ALONE = 5
+_SETTLING, _ALONE = 2, 5
 _ON_HOST = (
     "calls wait for the device before they return: their latency is the host's time until the "
     "device has finished"
@@ -302,7 +302,8 @@ class Course:
         A call that waits for the device cannot be enqueued behind a gate, and only so many launches
         can. The first try may have had to wait for memory.
         """
-        first = self.round([None], Mode(gated=False, calls=1))[0]
+        for _ in range(_SETTLING):
+            first = self.round([None], Mode(gated=False, calls=1))[0]
         most = len(self.ring) if first.secured_ms < _LONG_MS else 1
         patience_s = _PATIENCE_S + _TIMES * most * first.secured_ms / 1e3
         for count in (most, most, 1):

@@ -290,7 +290,7 @@ class TimedCalls:
         if into:
             found.append(inputs.outputs)
         else:
-            found.append([_dense(plain(one)) for one in subject.listed(result, [])])
+            found.append([plain(one) for one in subject.listed(result, [])])
             _copy(found[-1], inputs.outputs)
 
     def _kept(self, found: list[Any]) -> list[tuple[wire.Value, Optional[wire.Place]]]:

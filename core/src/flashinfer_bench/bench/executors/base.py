@@ -422,7 +422,8 @@ class Candidate(ABC):
         calls : Round
             Which.
         timer, timeout_s, release, empty
-            As of `fire`; `release` is for all of them.
+            As of `fire`; `release` is for all of them. The judge's clock runs from after
+            `Release.last` here.
 
         Returns
         -------

@@ -167,8 +167,10 @@ class CallTiming(Conversation):
                 waiting, enqueued = True, False
             if waiting:
                 release.before()
-                began = clock()
+                # The device may be with the waiting process for milliseconds before it does this,
+                # and is with it again only after the gate has opened.
                 release.last()
+                began = clock()
                 words[GO] = go
                 seen = self._await_word(words, DONE, go, deadline)
                 if seen is not None:

@@ -28,7 +28,8 @@ request        meaning                            reply
 =============  =================================  ============================
 
 **Order.** ``Confine`` comes first, if it comes. ``Collect`` may follow a ``Fire`` or ``FireRound``
-any number of times, until the next one. Two open files follow ``Attach``, with one byte in between two frames.
+any number of times, until the next one. Two open files follow ``Attach``, with one byte in between
+two frames.
 
 Each reply may be replaced by ``Failed``, the last one then, which says whether the code raised, a
 build failed, or the machine lacks something. There is no farewell: the judge kills the
