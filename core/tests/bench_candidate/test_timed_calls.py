@@ -682,6 +682,13 @@ class TestRounds:
                 (got,) = place.candidate.collect(timeout_s=30, call=number)
                 assert same(got, x + y)
 
+    @pytest.mark.parametrize(
+        ("result", "strided"), [("x + y", False), ("(x + y).flip(0)[::2]", True)]
+    )
+    def test_whether_outputs_are_contiguous_is_told(self, range_of, result, strided):
+        for call in range_of(run(f"return {result}")).fire_round():
+            assert call.strided is strided
+
     def test_without_calls(self, range_of):
         place = range_of(run("raise ValueError('called')"))
         for empty in (False, True):

@@ -314,6 +314,15 @@ class TestRows:
         assert found(in_row(0.1, beyond=0.149)) is None
         assert found(in_row(0.1, beyond=0.249)) is not None
 
+    def test_what_is_not_the_calls_own(self):
+        """Copies of outputs that are not contiguous, and the host's time between calls."""
+        strided = [replace(call, strided=True) for call in in_row(0.1, beyond=0.3)]
+        assert found(strided) is not None
+        assert found(strided, replace(QUIET, strided_ms=0.02)) is None
+        waited = [replace(call, gated=False, enqueued_ms=0.0) for call in in_row(0.1, beyond=0.3)]
+        assert found(waited) is None
+        assert found([replace(call, gated=True) for call in waited]) is not None
+
     def test_shorter_rows_are_left_out(self):
         calls = [*in_row(0.1), *in_row(0.1, count=3, rounds=4, beyond=9.0)]
         assert found(calls) is None

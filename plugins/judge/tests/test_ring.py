@@ -282,3 +282,4 @@ def test_what_a_gpu_is_given(made, monkeypatch, count):
             (output,) = part.outputs
             assert output.equal(values[slot][0] + values[slot][1])
     assert len(flushed) == 4  # caches are to be cold
+    assert ring.strided_ms() >= 0.0

@@ -38,6 +38,7 @@ _DISTURBED = 0.02  # of a call, that it was held up
 _CLEAN_SHARE = 0.25  # of the calls has to be undisturbed, or all count
 _SLACK_MS = 0.05
 _SHARE = 0.05
+_BETWEEN_MS = 0.02  # what the host may take from a call that it has waited for to the next
 _SPREADS = 3.0
 _LOW = 0.25  # of exchanges without a call is the quantile that counts
 _FREE_MS, _TIMES_ENQUEUED = 0.1, 2.0  # of what a call may take to return to the host
@@ -123,6 +124,8 @@ class Overhead:
         Median of what a process needs to go on after it has stood still.
     on_host : bool
         Whether the reference's calls do nothing on the device either.
+    strided_ms : float
+        How much longer it takes to copy outputs of a call that are not contiguous.
     """
 
     exchange_ms: float
@@ -132,6 +135,7 @@ class Overhead:
     enqueued_ms: float = 0.0
     woken_ms: float = 0.0
     on_host: bool = False
+    strided_ms: float = 0.0
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -296,6 +300,10 @@ def find_violation(
     count = exchanges[0].shared
     excess = (median(map(_beyond_ms, lower_half(exchanges))) - overhead.beyond_ms) / count
     allowed = overhead.allowed_ms / count + _SHARE * latency
+    if count > 1 and not exchanges[0].gated:
+        allowed += _BETWEEN_MS
+    if exchanges[0].strided:
+        excess -= overhead.strided_ms
     if excess <= allowed:
         return None
     message = (

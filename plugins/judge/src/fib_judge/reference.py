@@ -155,7 +155,7 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
     made : sequence of TimedCall
         These calls.
     """
-    found = {}
+    found, strided_ms = {}, course.ring.strided_ms()
     for calls_at_once in {1, len(course.ring)}:
         for gated in (False, True):
             mode = Mode(gated, calls_at_once)
@@ -171,7 +171,8 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
                 taken = [whole(one)[0] for one in rounds]
             else:
                 taken = empty[False]
-            found[mode] = Overhead.of(empty, longest(taken))
+            overhead = Overhead.of(empty, longest(taken))
+            found[mode] = replace(overhead, strided_ms=strided_ms)
     return found
 
 

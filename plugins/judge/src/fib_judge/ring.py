@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.bench import memory
@@ -36,6 +38,7 @@ _WORD = 4  # bytes that are written at a time on a GPU
 _PIECES, _PIECE, _GLIMPSE = 8, 256, 16  # bytes
 _DRAWN = range(64)  # calls for which it is decided at a time what is written last
 _L2_TIMES = 2
+_COPIES = 5
 _OVERWRITTEN = "an input was overwritten"
 LATE = "outputs were still written after the answer"
 _NS_PER_MS = 1e6
@@ -285,6 +288,24 @@ class Ring:
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
         return [_waited_ms(schedule) for schedule in self._schedules]
+
+    def strided_ms(self) -> float:
+        """Return how much longer it takes to copy a call's outputs that lie the other way round."""
+        places = self.parts(0)[1]
+        plain = [output.clone() for output in places]
+        turned = [
+            one.movedim(0, -1).contiguous().movedim(-1, 0) if one.dim() else one for one in plain
+        ]
+        found: list[list[float]] = [[], []]
+        for _ in range(_COPIES):
+            for samples, outputs in zip(found, (plain, turned), strict=True):
+                self.wait()
+                began = time.perf_counter()
+                for into, output in zip(places, outputs, strict=True):
+                    into.copy_(output)
+                self.wait()
+                samples.append((time.perf_counter() - began) * 1e3)
+        return max(0.0, median(found[1]) - median(found[0]))
 
     def wait(self) -> None:
         """Wait until the device has done what was asked of it here."""

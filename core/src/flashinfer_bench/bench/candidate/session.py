@@ -235,9 +235,8 @@ class Session:
 
     def _fire_round(self, request: wire.FireRound) -> wire.Message:
         timer, attached = self._timer(request.timer), self._attached_with(request.slots)
-        samples, values = self._timed_calls.fire_round(timer, self._loaded, attached, request)
-        notes = _notes_of(timer)
-        return wire.RoundFired(request.token, timer.version, samples, values, notes)
+        told = self._timed_calls.fire_round(timer, self._loaded, attached, request)
+        return wire.RoundFired(request.token, timer.version, *told, _notes_of(timer))
 
     def _attached_with(self, slots: Sequence[int]) -> Attached:
         attached = self._attached

@@ -218,7 +218,7 @@ class TimedCalls:
 
     def fire_round(
         self, timer: Timer, subject: Subject, attached: Attached, request: wire.FireRound
-    ) -> tuple[list[float], list[list[wire.Value]]]:
+    ) -> tuple[list[float], list[list[wire.Value]], bool]:
         """Make calls one after the other, which the judge releases together.
 
         Parameters
@@ -238,6 +238,8 @@ class TimedCalls:
             Their latencies.
         values : list of list of Value
             What was returned, as of `fire`.
+        strided : bool
+            Whether a tensor among it is not contiguous.
 
         Raises
         ------
@@ -282,7 +284,8 @@ class TimedCalls:
         words[memory.DONE] = request.go
         samples = latencies() if gated else samples
         described = [self._kept(one) for one in found]
-        return samples, [[value for value, _ in one] for one in described]
+        strided = any(not _is_contiguous(one) for one in self._outputs[-1])
+        return samples, [[value for value, _ in one] for one in described], strided
 
     def _keep(
         self, subject: Subject, inputs: InputSet, into: bool, found: list[list[Any]], result: Any
@@ -404,7 +407,7 @@ def _dense(value: Any) -> Any:
 
     Only so can the judge see by a look here and there that all of it is there.
     """
-    if type(value) not in plain_types() or value.layout is not _strided() or value.is_contiguous():
+    if _is_contiguous(value):
         return value
     expected = 1
     for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
@@ -412,6 +415,10 @@ def _dense(value: Any) -> Any:
             return value.contiguous()
         expected *= size
     return value
+
+
+def _is_contiguous(one: Any) -> bool:
+    return type(one) not in plain_types() or one.layout is not _strided() or one.is_contiguous()
 
 
 def _is_as_stored(one: torch.Tensor) -> bool:

@@ -180,6 +180,8 @@ class TimedCall:
         How many calls, one after the other, these times are those of: `wall_ms`, `secured_ms`.
     gated : bool
         Whether it was enqueued before its release, so that `enqueued_ms` is no part of them.
+    strided : bool
+        Whether outputs of the exchange are not contiguous, as told: to copy them takes longer.
     """
 
     sample_ms: float
@@ -194,6 +196,7 @@ class TimedCall:
     glance_ms: float = 0.0
     shared: int = 1
     gated: bool = False
+    strided: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional
@@ -190,10 +190,10 @@ class CallTiming(Conversation):
         host_ms = words[ENQUEUED] / _NS_PER_MS / len(shown) if calls.gated else 0.0
         told = timer, printable(reply.timer_version), tuple(map(printable, reply.notes))
         times = *took, host_ms, 0.0
-        return [
-            TimedCall(sample, *times, *told, shared=len(shown), gated=enqueued)
-            for sample in reply.samples_ms
-        ]
+        first, *others = reply.samples_ms
+        call = TimedCall(first, *times, *told, shared=len(shown), gated=enqueued)
+        call = replace(call, strided=reply.strided)
+        return [call, *(replace(call, sample_ms=sample) for sample in others)]
 
     def _released(self, go: int, release: Release, deadline: Deadline) -> Optional[_Times]:
         """Release a call, and return the times of a `TimedCall`.

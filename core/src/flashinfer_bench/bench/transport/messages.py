@@ -401,6 +401,8 @@ class RoundFired(Message):
         The latency of each call.
     values : list of list of Value
         What each has returned, as of `Fired`.
+    strided : bool
+        Whether a tensor among it is not contiguous.
     notes : list of str
         As of `Fired`.
     """
@@ -408,6 +410,7 @@ class RoundFired(Message):
     timer_version: Name
     samples_ms: Annotated[list[Milliseconds], Meta(max_length=MAX_VALUES)]
     values: Annotated[list[Values], Meta(max_length=MAX_VALUES)]
+    strided: bool = False
     notes: Notes = msgspec.field(default_factory=list)
 
 
