@@ -4,16 +4,13 @@ Start it in an environment where core and the plugins are installed (or on ``PYT
 ncu, compute-sanitizer and nvcc in ``PATH``::
 
     python tests/gpu/agents_on_gpu.py [--device cuda:0] [--only race,profile] [--save DIR]
-                                      [--sandbox auto] [--confine-first]
-                                      [--tool-timeout 45] [--limit 180]
+                                      [--sandbox auto] [--tool-timeout 45] [--limit 180]
 
 The kernels are in ``agents/defects.cu``. It prints one JSON object: for each defect whether the
 right tool names the right kernel and line, for each kernel of known limit what was said, and for
 each run what confined it, how long it took and what went wrong. Where a tool fails under the
 sandbox, it is tried again without, and the report says so. ``--save`` keeps what the tools wrote,
-each file cut to 200 KB. ``--confine-first`` confines the solution before CUDA starts, which
-``fib_agents`` does not do: it shows whether the tools connect to a process that is confined, and
-which measures then hold. Exit code 1 if anything differs, 4 without a device.
+each file cut to 200 KB. Exit code 1 if anything differs, 4 without a device.
 """
 
 from __future__ import annotations
@@ -251,16 +248,12 @@ def main() -> int:
     made.add_argument("--only", default="", help="names of checks, or beginnings, with commas")
     made.add_argument("--save", help="folder for what the tools wrote")
     made.add_argument("--sandbox", default="auto")
-    made.add_argument("--confine-first", action="store_true")
     made.add_argument("--tool-timeout", type=float, default=45.0)
     made.add_argument("--limit", type=float, default=180.0)
     options = made.parse_args()
     require_gpu()
     import torch
 
-    from fib_agents.tool_runs import ToolRun
-
-    ToolRun.confine_first = options.confine_first
     with tempfile.TemporaryDirectory() as scratch:
         runs = Runs(options, Path(scratch))
         checks: dict[str, Callable[[], Any]] = {
@@ -280,7 +273,6 @@ def main() -> int:
     report = {
         "device": torch.cuda.get_device_name(options.device),
         "torch": torch.__version__,
-        "confined_first": options.confine_first,
         "expected": len(checks),
         "found": sum(result["ok"] for name, result in found.items() if name in checks),
         "runs_with_all_defects": sum(result["ok"] for result in defects),

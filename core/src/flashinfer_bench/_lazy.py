@@ -230,7 +230,7 @@ def old_call(name: str, *args: Any) -> Any:
 
 def old_value(field: str, value: str) -> Optional[str]:
     """Return the current name of an old value of a setting; None if there was no such value."""
-    found: Optional[str] = _compat().VALUES.get(f"{field}:{value}")
+    found: Optional[str] = _compat().table.VALUES.get(f"{field}:{value}")
     return found
 
 

@@ -72,6 +72,12 @@ def install_hint(distribution: str) -> str:
     return f"in a clone of flashinfer-bench: nox -s build, then {install}"
 
 
+def not_installed(what: str, distribution: str) -> CapabilityError:
+    """Return the error for something that a distribution of the project provides."""
+    message = f"{what} is provided by {distribution}, which is not installed"
+    return CapabilityError(message, hint=install_hint(distribution))
+
+
 def clash() -> str:
     """Return a warning if another project's ``flashinfer-bench`` is installed; else ``""``."""
     from importlib.metadata import PackageNotFoundError, distribution

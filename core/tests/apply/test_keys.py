@@ -86,7 +86,6 @@ class TestApplyKey:
             "",
             "[]",
             "{}",
-            '{"axes": []}',
             '{"axes": 3, "feats": []}',
             '{"axes": [["a"]], "feats": []}',
             '{"axes": [["a", [1]]], "feats": []}',

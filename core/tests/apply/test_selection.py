@@ -132,15 +132,11 @@ class TestIntegrity:
             None,
             True,
             {},
-            "clean",
             {"trust": "full", "timed_calls": 50, "checked_calls": 3, "fresh": ["x"]},
             {"trust": "off"},
-            {"hidden_ms": 0.01, "allowed_ms": 0.025, "floor_ms": 0.5},
-            {"hidden_ms": 0.0252, "allowed_ms": 0.025},
-            {"hidden_ms": 3.0, "allowed_ms": 0.025, "added_ms": 3.0},
             {"floor_ms": None},
-            {"status": "clean"},
-            {"clean": True, "violations": []},
+            {"floor_ms": 1.005},
+            {"violations": []},
         ],
     )
     def test_clean(self, note):
@@ -157,12 +153,9 @@ class TestIntegrity:
             {"disputed": "hidden time", "unseen_ms": 3.0},
             {"violation": "floor"},
             {"violations": ["timer"]},
-            {"clean": False},
-            {"status": "suspect"},
-            {"verdict": "dirty"},
-            {"hidden_ms": 0.5, "allowed_ms": 0.025},
-            {"hidden_ms": math.nan, "allowed_ms": 0.025},
             {"floor_ms": 2.0},
+            {"floor_ms": 10**400},
+            {"floor_ms": math.nan},
         ],
     )
     def test_not_clean(self, note):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fib_tests import forked
 from fib_tests.plugins import PLUGIN_FOLDER
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig
 from flashinfer_bench.data import (
@@ -299,13 +299,8 @@ class TestPluginsOfStrangers:
             path = os.pathsep.join([str(PLUGIN_FOLDER), *(entry for entry in sys.path if entry)])
             env = {"FIB_PLUGINS": plugins, "FIB_STRICT_PLUGINS": "0", "PYTHONPATH": path}
             command = [sys.executable, "-m", "flashinfer_bench", "run", "--local", str(root)]
-            done = subprocess.run(
-                [*command, "--device", "cpu", "--iterations", "5", *options],
-                capture_output=True,
-                text=True,
-                env={**os.environ, **env},
-                check=False,
-            )
+            words = ["--device", "cpu", "--iterations", "5", *options]
+            done = forked.run([*command, *words], env={**os.environ, **env})
             lines = [path.read_text() for path in (root / "traces").rglob("*.jsonl")]
             return done, [json.loads(line)["evaluation"] for line in "".join(lines).splitlines()]
 

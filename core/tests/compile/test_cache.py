@@ -10,7 +10,7 @@ from fib_tests.threads import at_once
 from flashinfer_bench.compile import cache
 from flashinfer_bench.compile.cache import is_complete, own_place, use_overlay
 from flashinfer_bench.compile.toolkit import build_lock, build_once, scratch_folder
-from flashinfer_bench.errors import BuildError, StorageError
+from flashinfer_bench.errors import StorageError
 
 START_AND_HANG = """
 import sys, time
@@ -77,19 +77,8 @@ def test_a_cache_that_cannot_be_written_is_a_storage_error(tmp_path):
         build_once(tmp_path / "file" / "abc", fill)
 
 
-def test_a_lock_that_is_held_times_out_with_its_name(tmp_path, caplog):
+def test_threads_take_turns_and_say_what_they_wait_for(tmp_path, caplog):
     caplog.set_level("INFO")
-    with (
-        build_lock(tmp_path / "lock"),
-        pytest.raises(BuildError, match=r"held .*lock for more than 0\.1 s") as caught,
-        build_lock(tmp_path / "lock", timeout_s=0.1),
-    ):
-        pytest.fail("two holders")
-    assert "end the process" in caught.value.hint
-    assert "waiting for the build" in caplog.text
-
-
-def test_two_threads_take_turns(tmp_path):
     inside, most = [], []
 
     def work():
@@ -101,6 +90,7 @@ def test_two_threads_take_turns(tmp_path):
 
     at_once(4, work)
     assert most == [1, 1, 1, 1]
+    assert "waiting for the build" in caplog.text
 
 
 def test_an_overlay_takes_what_others_have_built_and_builds_apart(tmp_path, monkeypatch):

@@ -127,7 +127,7 @@ def test_tensors_of_what_is_no_tensor_file_are_not_read(dataset, torch, writer):
     overlapping = safetensors({"a": ENTRY, "b": ENTRY}, b"\0" * 8)
     for content, problem in (
         (overlapping, "not a readable safetensors file"),
-        (POINTER, "Git LFS pointer"),
+        (POINTER, "Git-LFS pointer"),
     ):
         writer.text("blob/x.safetensors", content)
         with pytest.raises(BlobError, match=problem):

@@ -20,7 +20,7 @@ from fib_tests.recorded import (
 )
 from flashinfer_bench.apply import apply
 from flashinfer_bench.data import TraceSet
-from flashinfer_bench.data.loader import load_definitions
+from flashinfer_bench.data.loader import load_definition
 from flashinfer_bench.errors import ConfigError
 from flashinfer_bench.routing.patch_points import PatchPoint, router
 from flashinfer_bench.routing.routes import signature_of
@@ -289,22 +289,19 @@ def test_what_says_nothing_else_is_no_change(root, text):
     assert step(tracing, 2)["written"] == 2
 
 
-def test_they_are_read_anew_only_if_a_file_has_changed(root, monkeypatch):
+def test_only_those_of_the_recorded_calls_are_read_anew(root, monkeypatch):
     """Reading hundreds of definitions at each flush would hold up the engine."""
     read = []
 
-    def load(*what):
-        read.append(what)
-        return load_definitions(*what)
+    def load(path, *what):
+        read.append(path.stem)
+        return load_definition(path, *what)
 
-    monkeypatch.setattr(store, "load_definitions", load)
+    monkeypatch.setattr(store, "load_definition", load)
     tracing = TracingRuntime(root, TracingConfig("dump_all"))
-    for number in (2, 3, 4):
-        step(tracing, number)
-    assert len(read) == 1
-    file_of(root).write_text(GEMM.model_copy(update={"description": "x"}).model_dump_json())
-    step(tracing, 5)
-    assert len(read) == 2
+    tracing.collect(GEMM.name, gemm_inputs(2))
+    tracing.flush()
+    assert read == [GEMM.name]
 
 
 def test_definitions_that_are_in_no_file(tmp_path):

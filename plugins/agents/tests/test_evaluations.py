@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -30,7 +31,13 @@ from fib_tests.serving import (
 )
 from fib_tests.threads import eventually
 from flashinfer_bench.data import Definition, Solution, Trace
-from flashinfer_bench.errors import ConfigError, ConflictError, StorageError, UnknownNameError
+from flashinfer_bench.errors import (
+    CapabilityError,
+    ConfigError,
+    ConflictError,
+    StorageError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,6 +234,42 @@ class TestCalls:
             endless.outcome.result(20)
 
 
+def test_a_service_that_is_away_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fib_agents.evaluations._CANCEL_TRIES", 3)
+    monkeypatch.setattr("fib_agents.evaluations._LONGEST_PAUSE_S", 0.05)
+    following, back, asked = threading.Event(), threading.Event(), []
+
+    class Away:
+        def submit(self, solution: Solution, uuids: object) -> SimpleNamespace:
+            return SimpleNamespace(task_id="1", solution=solution.name)
+
+        def task(self, task: str) -> SimpleNamespace:
+            return SimpleNamespace(workloads=1)
+
+        def events(self, task: str) -> list[object]:
+            following.set()
+            assert back.wait(20)
+            return []
+
+        def wait(self, task: str) -> None:
+            return None
+
+        def cancel(self, task: str) -> None:
+            asked.append(task)
+            raise CapabilityError("it cannot be reached")
+
+    judge = RemoteJudge(Away())  # type: ignore[arg-type]
+    call = judge.evaluate(record(), None, lambda *step: None, new=True, diagnose=False)
+    assert following.wait(20)
+    call.cancel()
+    assert eventually(lambda: len(asked) == 3)
+    time.sleep(0.5)
+    assert asked == ["1"] * 3
+    back.set()
+    with pytest.raises(CallCancelled):
+        call.outcome.result(20)
+
+
 _SERVE = """
 import json, sys
 from pathlib import Path
@@ -266,7 +309,7 @@ def test_a_service_evaluates(service: str) -> None:
 
     judge = RemoteJudge(Client(service))
     records, steps = judge.records, []
-    assert [one.name for one in records.definitions()] == [NAME]
+    assert [(one["name"], one["op_type"]) for one in records.listed()] == [(NAME, "op")]
     assert [one.workload.axes for one in records.workloads(NAME)] == [{"tokens": 1}, {"tokens": 2}]
     options = {"new": True, "diagnose": True}
     call = judge.evaluate(record(), None, lambda *step: steps.append(step), **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -12,18 +13,19 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.timeout(180)
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SCRIPT = EXAMPLES / "kernel_agent"
-COMMAND = [sys.executable, str(EXAMPLES / "kernel_agent.py"), "--device", "cpu"]
+COMMAND = [str(EXAMPLES / "kernel_agent.py"), "--device", "cpu", "--iterations", "5"]
 STATUSES = ["COMPILE_ERROR", "INCORRECT_NUMERICAL", "PASSED", "PASSED"]
 
 
@@ -34,16 +36,35 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-def run(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run the example in a folder."""
-    told = {"capture_output": True, "text": True, "check": False, "cwd": folder}
-    environment = {**os.environ, **changes}
-    return subprocess.run([*COMMAND, *arguments], env=environment, **told)  # type: ignore[call-overload]
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Return a function that runs the example in this process, in a folder of its own."""
+    example = runpy.run_path(COMMAND[0])
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, **changes: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", [*COMMAND, *arguments])
+        for name, value in changes.items():
+            monkeypatch.setenv(name, value)
+        capsys.readouterr()
+        try:
+            code = example["main"]()
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    return call
 
 
-def test_the_script_walks_from_broken_to_fast_and_survives_a_kill(tmp_path: Path) -> None:
+def test_the_script_walks_from_broken_to_fast_and_survives_a_kill(
+    tmp_path: Path, run: Callable[..., Any]
+) -> None:
     arguments = ["--scripted", str(SCRIPT), "--rounds", "4"]
-    process = subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, start_new_session=True)
+    command = [sys.executable, *COMMAND, *arguments]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
     until = time.monotonic() + 60
     while len(journal(tmp_path)) < 2:
         assert process.poll() is None
@@ -56,7 +77,7 @@ def test_the_script_walks_from_broken_to_fast_and_survives_a_kill(tmp_path: Path
     with (tmp_path / "kernel-agent.jsonl").open("a") as file:
         file.write('{"round": 3, "cand')  # a line that was being written
 
-    done = run(tmp_path, *arguments)
+    done = run(*arguments)
     assert done.returncode == 0, done.stderr
     assert f"going on after round {len(before)}" in done.stderr
     after = journal(tmp_path)
@@ -68,7 +89,7 @@ def test_the_script_walks_from_broken_to_fast_and_survives_a_kill(tmp_path: Path
     solutions = tmp_path / "kernel-agent.dataset" / "solutions" / "kernel-agent"
     assert len(list(solutions.rglob("*.json"))) == 4
 
-    again = run(tmp_path, *arguments)  # the budget is spent
+    again = run(*arguments)  # the budget is spent
     assert again.stdout == done.stdout
     assert len(journal(tmp_path)) == 4
 
@@ -118,14 +139,14 @@ def _message(text: str) -> bytes:
 
 
 def test_a_model_that_misbehaves_is_recorded(
-    tmp_path: Path, model: tuple[str, list[dict[str, Any]]]
+    tmp_path: Path, model: tuple[str, list[dict[str, Any]]], run: Callable[..., Any]
 ) -> None:
     url, requests = model
     dataset = tmp_path / "dataset"
     shutil.copytree(SCRIPT / "dataset", dataset)
     options = ["--local", str(dataset), "--language", "python", "--rounds", "20"]
     options += ["--base-url", url, "--model", "some-model", "--tokens", "400"]
-    done = run(tmp_path, *options, OPENAI_API_KEY="secret-key")
+    done = run(*options, OPENAI_API_KEY="secret-key")
     assert done.returncode == 0, done.stderr
     attempts = journal(tmp_path)
     notes = [one["candidate"]["note"] for one in attempts]
@@ -150,7 +171,7 @@ def test_a_model_that_misbehaves_is_recorded(
     assert "secret-key" not in (tmp_path / "kernel-agent.jsonl").read_text()
 
 
-def test_what_is_missing_is_told(tmp_path: Path) -> None:
-    done = run(tmp_path, OPENAI_BASE_URL="", OPENAI_MODEL="")
+def test_what_is_missing_is_told(run: Callable[..., Any]) -> None:
+    done = run(OPENAI_BASE_URL="", OPENAI_MODEL="")
     assert done.returncode == 2
     assert "give --base-url and --model, or --scripted FOLDER" in done.stderr

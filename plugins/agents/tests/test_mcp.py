@@ -22,7 +22,7 @@ from mcp import MCPError, StdioServerParameters
 from mcp.client.client import Client
 
 from fib_agents import mcp_server
-from fib_agents.evaluations import Call, Datasets, LocalJudge
+from fib_agents.evaluations import Call, Datasets, LocalJudge, RemoteJudge
 from fib_tests.scaled_add import DEFINITION
 from fib_tests.serving import NAME, UUIDS, make_dataset, solution
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
+SETTINGS = {"warmup_runs": 1, "iterations": 3, "num_trials": 1}
 QUICK = ["--warmup-runs", "1", "--iterations", "3", "--num-trials", "1", "--device", "cpu"]
 FIB = [sys.executable, "-m", "flashinfer_bench"]
 FOREVER = "def run(x, y, scale):\n    while True:\n        pass\n"
@@ -57,23 +58,40 @@ def dataset(tmp_path: Path) -> Path:
 def talk(dataset: Path) -> Callable[..., Any]:
     """Return a function that lets a coroutine talk with a server on stdio."""
 
-    def run(
-        conversation: Callable[[Client], Awaitable[Any]],
-        *arguments: str,
-        local: bool = True,
-        mode: str = "auto",
-    ) -> Any:
-        where = [*QUICK, "--local", str(dataset)] if local else []
-        command = [*FIB[1:], "mcp", *where, *arguments]
+    def run(conversation: Callable[[Client], Awaitable[Any]]) -> Any:
+        command = [*FIB[1:], "mcp", *QUICK, "--local", str(dataset)]
         server = StdioServerParameters(command=FIB[0], args=command, env=dict(os.environ))
-
-        async def main() -> Any:
-            async with Client(server, mode=mode) as client:  # type: ignore[arg-type]
-                return await conversation(client)
-
-        return asyncio.run(asyncio.wait_for(main(), 170))
+        return converse(server, conversation)
 
     return run
+
+
+@pytest.fixture
+def talk_here(dataset: Path) -> Callable[..., Any]:
+    """Return a function that lets a coroutine talk with a server in this process."""
+
+    def run(
+        conversation: Callable[[Client], Awaitable[Any]], *, save: bool = True, mode: str = "auto"
+    ) -> Any:
+        judge = LocalJudge(Datasets([dataset], save=save), ["cpu"], SETTINGS)
+        try:
+            return converse(mcp_server.AgentServer(judge).server, conversation, mode)
+        finally:
+            judge.close()
+
+    return run
+
+
+def converse(
+    server: Any, conversation: Callable[[Client], Awaitable[Any]], mode: str = "auto"
+) -> Any:
+    """Have a coroutine talk with a server."""
+
+    async def main() -> Any:
+        async with Client(server, mode=mode) as client:  # type: ignore[arg-type]
+            return await conversation(client)
+
+    return asyncio.run(asyncio.wait_for(main(), 170))
 
 
 async def ask(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -207,7 +225,7 @@ def test_solutions_are_evaluated(talk: Callable[..., Any], dataset: Path) -> Non
     assert len(list((dataset / "solutions" / "agent").rglob("*.json"))) == 3
 
 
-def test_mistakes_are_told_and_survived(talk: Callable[..., Any]) -> None:
+def test_mistakes_are_told_and_survived(talk_here: Callable[..., Any]) -> None:
     async def conversation(client: Client) -> None:
         assert "no definition is called 'no'" in await refused(client, "get_definition", name="no")
         assert "first" in await refused(client, "get_solution", name="firs")
@@ -236,11 +254,11 @@ def test_mistakes_are_told_and_survived(talk: Callable[..., Any]) -> None:
         assert "nonsense" in await refused(client, "nonsense")
         assert (await ask(client, "list_definitions"))["total"] == 1
 
-    talk(conversation)
+    talk_here(conversation)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_cancelled_evaluation_ends(talk: Callable[..., Any], mode: str) -> None:
+def test_a_cancelled_evaluation_ends(talk_here: Callable[..., Any], mode: str) -> None:
     async def conversation(client: Client) -> None:
         began = asyncio.Event()
 
@@ -265,10 +283,12 @@ def test_a_cancelled_evaluation_ends(talk: Callable[..., Any], mode: str) -> Non
         assert found["status"] == "PASSED"
         assert time.monotonic() - begin < 30
 
-    talk(conversation, mode=mode)
+    talk_here(conversation, mode=mode)
 
 
-def test_without_saving_the_dataset_is_as_it_was(talk: Callable[..., Any], dataset: Path) -> None:
+def test_without_saving_the_dataset_is_as_it_was(
+    talk_here: Callable[..., Any], dataset: Path
+) -> None:
     before = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
 
     async def conversation(client: Client) -> None:
@@ -282,12 +302,12 @@ def test_without_saving_the_dataset_is_as_it_was(talk: Callable[..., Any], datas
         again = await ask(client, "evaluate", solution=name, workloads=["two"])
         assert again["solution"] == name
 
-    talk(conversation, "--no-save")
+    talk_here(conversation, save=False)
     after = {path: path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
     assert after == before
 
 
-def test_two_solutions_are_compared(talk: Callable[..., Any]) -> None:
+def test_two_solutions_are_compared(talk_here: Callable[..., Any]) -> None:
     async def conversation(client: Client) -> None:
         slow = "def run(x, y, scale):\n    for _ in range(200):\n        z = (x + y) * scale\n"
         made = await ask(client, "evaluate", solution=flat(f"{slow}    return z\n"))
@@ -297,17 +317,31 @@ def test_two_solutions_are_compared(talk: Callable[..., Any]) -> None:
         assert found["comparisons"][0]["ratio"] > 1
         assert "nobody" in await refused(client, "compare", baseline="first", candidate="nobody")
 
-    talk(conversation)
+    talk_here(conversation)
 
 
 @pytest.mark.parametrize("tool", ["profile", "memcheck"])
-def test_tools_of_a_gpu_say_what_is_missing(talk: Callable[..., Any], tool: str) -> None:
+def test_tools_of_a_gpu_say_what_is_missing(talk_here: Callable[..., Any], tool: str) -> None:
     async def conversation(client: Client) -> None:
         found = await ask(client, tool, solution="first", workload="two")
         assert found["problem"]["message"]
         assert "no solution is called" in await refused(client, tool, solution="/etc/passwd")
 
-    talk(conversation)
+    talk_here(conversation)
+
+
+def test_what_a_service_does_not_offer_is_told() -> None:
+    async def conversation(client: Client) -> None:
+        for tool in ("profile", "memcheck"):
+            problem = (await ask(client, tool, solution="first"))["problem"]
+            assert problem["code"] == "not_offered"
+            assert f"does not {tool}" in problem["message"]
+            assert f"run 'fib {tool}'" in problem["hint"]
+        told = await refused(client, "compare", baseline="first", candidate="second")
+        assert "run 'fib compare'" in told
+
+    service: Any = object()  # nothing is asked of it
+    converse(mcp_server.AgentServer(RemoteJudge(service)).server, conversation)
 
 
 def test_a_client_that_goes_away_ends_the_server(dataset: Path) -> None:
@@ -335,10 +369,11 @@ def test_a_signal_ends_the_server(dataset: Path, by: signal.Signals) -> None:
 
 @pytest.fixture
 def url(dataset: Path) -> Iterator[str]:
-    """A server on HTTP."""
+    """A server on HTTP, which keeps everything in memory."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [*FIB, "mcp", *QUICK, "--local", str(dataset), "--http", "--port", str(port)]
+    where = ["--local", str(dataset), "--no-save", "--http", "--port", str(port)]
+    command = [*FIB, "mcp", *QUICK, *where]
     process = subprocess.Popen(command)
     try:
         until = time.monotonic() + 60
@@ -367,6 +402,7 @@ def test_http(url: str) -> None:
             given = {"solution": flat(DEFINITION["reference"]), "workloads": ["two"]}
             result = await client.call_tool("evaluate", given, progress_callback=progress)
             assert result.structured_content["status"] == "PASSED"
+            assert result.structured_content["saved"] is False
             assert len(steps) == 2
             endless = asyncio.create_task(
                 client.call_tool("evaluate", {"solution": flat(FOREVER), "workloads": ["two"]})

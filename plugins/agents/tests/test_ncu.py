@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from fib_agents import (
     flashinfer_bench_run_ncu,
     profile,
 )
-from fib_agents.ncu import KernelProfile, limit_of, number, read_launches, summarise
-from fib_agents.tool_runs import ToolError, build, run_bounded, select, short_name
+from fib_agents.ncu import KernelProfile, limit_of, read_launches, summarise
+from fib_agents.tool_runs import ToolError, build, read_text, run_bounded, select, short_name
 from fib_tests.agent_tools import *  # noqa: F403
+from fib_tests.agent_tools import DONE, RAISED
 
 DATA = Path(__file__).parent / "data"
 RAW, DETAILS = ((DATA / f"ncu_{page}.csv").read_text() for page in ("raw", "details"))
@@ -60,16 +62,16 @@ def test_kernels_of_a_report_with_their_limits() -> None:
     }
     copy, gemm = kernels["large_copy"], kernels[GEMM]
     assert (copy.launches, copy.grid, copy.block) == (1, "2112 x 1 x 1", "512 x 1 x 1")
-    assert copy.time_us == pytest.approx(532.128)
-    assert copy.dram_bytes_per_s == pytest.approx(3.997e12, rel=1e-3)
-    assert (copy.dram_percent, copy.tensor_percent, copy.waves) == (83.07, 0, 4)
-    assert copy.stalls["long_scoreboard"] == pytest.approx(0.986)
-    assert (gemm.tensor_percent, gemm.occupancy_percent) == (97.06, 14.78)
+    assert copy.time_us == pytest.approx(533.056)
+    assert copy.dram_bytes_per_s == pytest.approx(3.990e12, rel=1e-3)
+    assert (copy.dram_percent, copy.tensor_percent, copy.waves) == (82.92, 0, 4)
+    assert copy.stalls["long_scoreboard"] == pytest.approx(0.9861)
+    assert (gemm.tensor_percent, gemm.occupancy_percent) == (97.0, 14.77)
     assert gemm.theoretical_occupancy_percent == 18.75
     assert (gemm.registers, gemm.shared_bytes, gemm.waves) == (168, 188636, 1)
     assert [*gemm.stalls][:2] == ["gmma", "long_scoreboard"]
     first = gemm.advice[0]
-    assert (first.rule, first.kind, first.speedup_percent) == ("IssueSlotUtilization", "OPT", 4.984)
+    assert (first.rule, first.kind, first.speedup_percent) == ("IssueSlotUtilization", "OPT", 5.142)
     assert "TheoreticalOccupancy" in {one.rule for one in gemm.advice}
     # Of both processes' launch 0, and not about what was not collected.
     assert "SOLBottleneck" in {one.rule for one in copy.advice}
@@ -84,7 +86,7 @@ def test_launches_of_the_same_kernel_are_one() -> None:
     ]
     kernels = {one.name: one for one in summarise([*launches, *slower])}
     assert kernels["tiny"].launches == 2
-    assert kernels["tiny"].time_us == pytest.approx(1.5 * 2.016)
+    assert kernels["tiny"].time_us == pytest.approx(1.5 * 1.888)
     assert kernels["tiny"].registers == 16
 
 
@@ -98,18 +100,15 @@ def test_other_columns_units_and_order() -> None:
     text = (
         'warning\n"ID","Kernel Name","gpu__time_duration.sum","x__y.sum","Grid Size"\n'
         '"","","nsecond","byte",""\n"7","k(int)","1,250,500","3","(2, 3, 4)"\n"8","",""\n'
+        '"9","other","n/a","nan",""\n'
     )
-    (one,) = read_launches(text)
+    one, other = read_launches(text)
+    assert other.metrics == {}
     assert one.metrics == {TIME: pytest.approx(1250.5e-6), "x__y.sum": 3}
     assert one.grid == "2 x 3 x 4"
     (kernel,) = summarise([one])
     assert (kernel.limit, kernel.shared_bytes) == (None, None)
     assert kernel.time_us == pytest.approx(1250.5)
-
-
-def test_numbers() -> None:
-    texts = {"1,234.5": 1234.5, "12%": 12, "n/a": None, "nan": None, "inf": None, "": None}
-    assert {text: number(text) for text in texts} == texts
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_a_profile_runs_the_solution_and_is_json(run, tmp_path) -> None:
         ("no_syntax", "build_failed", "main.py:1"),
         ("dies", "crashed", "during stage 'call'"),
         ("liar", "crashed", "during stage"),
-        *((one, "crashed", "during stage 'inputs'") for one in ("pipe", "link", "folder")),
+        ("pipe", "crashed", "during stage 'inputs'"),
         ("unknown", "invalid_request", "no solution is called 'unknown'"),
     ],
 )
@@ -196,6 +195,7 @@ def test_a_solution_that_fails(run, monkeypatch, solution, code, text) -> None:
 )
 def test_what_ncu_refuses(run, monkeypatch, mode, code) -> None:
     monkeypatch.setenv("FAKE_MODE", mode)
+    monkeypatch.setenv("FAKE_OUTCOME", DONE)
     found = run()
     assert found.problem is not None
     assert found.problem.code == code
@@ -214,8 +214,18 @@ def test_no_program_and_no_device(run) -> None:
     assert run(device="cuda:77").problem.code == "no_device"
 
 
+def test_what_is_no_plain_file_is_not_read(tmp_path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    read = {path.name: read_text(path, 3) for path in tmp_path.iterdir()}
+    assert read == {"file": "tex", "link": "", "folder": "", "pipe": ""}
+
+
 def test_huge_output_is_cut(run, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_MODE", "huge")
+    monkeypatch.setenv("FAKE_OUTCOME", DONE)
     found = run()
     assert found.kernels
     assert len(found.log) <= 4000
@@ -310,6 +320,7 @@ def test_the_end_of_output_is_kept() -> None:
 
 
 def test_text_for_agents(dataset, ncu, monkeypatch) -> None:
+    monkeypatch.setenv("FAKE_OUTCOME", DONE)
     options = {"device": "cpu", "trace_set_path": str(dataset), "ncu_path": ncu}
     text = flashinfer_bench_run_ncu("good", "two", **options)
     assert "Section: GPU Speed Of Light" in text
@@ -317,9 +328,9 @@ def test_text_for_agents(dataset, ncu, monkeypatch) -> None:
         "[4242] python3.12@127.0.0.1",
         "[2 more lines]",
     ]
-    monkeypatch.setenv("FAKE_MODE", "permission")
     monkeypatch.setenv("FAKE_MODE", "none")
-    assert flashinfer_bench_run_ncu("raises", "two", **options).startswith("ERROR: ValueError")
+    monkeypatch.setenv("FAKE_OUTCOME", RAISED)
+    assert flashinfer_bench_run_ncu("good", "two", **options).startswith("ERROR: ValueError")
     assert flashinfer_bench_run_ncu("nobody", "two", **options).startswith("ERROR: no solution")
     wrong = {**options, "ncu_path": "no-such-ncu"}
     assert flashinfer_bench_run_ncu("good", "two", **wrong).startswith("ERROR: there is no program")

@@ -12,6 +12,7 @@ import pytest
 from fib_agents import flashinfer_bench_run_sanitizer, memcheck
 from fib_agents.sanitizer import TOOLS, merged, read_findings, with_line_info
 from fib_tests.agent_tools import *  # noqa: F403
+from fib_tests.agent_tools import DONE, RAISED
 from fib_tests.scaled_add import solution_of
 
 DATA = Path(__file__).parent / "data"
@@ -41,58 +42,63 @@ def run(dataset, sanitizer):
 
 
 def test_invalid_accesses() -> None:
-    written, misaligned, freed, shared = findings("memcheck")
+    written, misaligned, freed, far, shared = findings("memcheck")
     assert (written.kind, written.kernel, written.place) == (
         *("out of bounds", "write_past_end", "main.cu:17"),
     )
     assert (written.access, written.bytes, written.space) == ("write", 4, "global")
     assert (written.thread, written.block) == ("(96,0,0)", "(0,0,0)")
-    assert written.address == "0x7f5890802160"
+    assert written.address == "0x7f7ee2812160"
     assert written.count == 2
     assert "nearest allocation" in written.message
     assert (misaligned.kind, misaligned.kernel) == ("misaligned", "misaligned_store")
-    assert (misaligned.line, misaligned.bytes) == (27, 8)
+    assert (misaligned.line, misaligned.bytes) == (33, 8)
     assert (freed.kind, freed.kernel) == ("out of bounds", "use_of_freed")
-    assert (shared.kernel, shared.place, shared.space) == ("shared_overrun", "main.cu:38", "shared")
+    assert (far.kind, far.kernel, far.access) == ("out of bounds", "read_far_past_end", "read")
+    assert (shared.kernel, shared.place, shared.space) == ("shared_overrun", "main.cu:44", "shared")
     assert (shared.kind, shared.address) == ("out of bounds", "0x40580")
 
 
 def test_races() -> None:
     found = findings("racecheck")
     assert [(one.kernel, one.access, one.severity) for one in found] == [
-        ("no_barrier_before_read", "write", "error"),
-        ("no_barrier_in_reduction", "write", "error"),
         ("two_writers", "write", "error"),
-        ("no_barrier_in_reduction", "read", "warning"),
-        ("no_barrier_in_reduction", "write", "warning"),
         ("write_after_read", "read", "error"),
+        ("no_barrier_in_reduction", "write", "error"),
+        ("no_barrier_in_reduction", "write", "warning"),
+        ("no_barrier_in_reduction", "read", "warning"),
+        ("no_barrier_before_read", "write", "error"),
     ]
     assert {one.kind for one in found} == {"race"}
-    assert (found[0].place, found[0].other) == ("main.cu:45", "read at main.cu:46")
+    assert (found[1].place, found[1].other) == ("main.cu:69", "write at main.cu:70")
     # One line of the message for each of two places, of the same line in the source.
-    assert (found[1].place, found[1].other) == ("main.cu:54", "read at main.cu:54")
-    assert [one.count for one in found] == [1024, 384, 320, 240, 4, 1024]
+    assert (found[2].place, found[2].other) == ("main.cu:60", "read at main.cu:60")
+    assert [one.count for one in found] == [446, 1024, 576, 172, 8, 1024]
 
 
 def test_uninitialised_reads_and_barriers() -> None:
-    (read,) = findings("initcheck")
+    read, *others = findings("initcheck")
     assert (read.kind, read.kernel, read.place) == (
-        *("uninitialised read", "adds_to_output", "main.cu:79"),
+        *("uninitialised read", "adds_to_output", "main.cu:85"),
     )
+    kernels = ["reads_scratch", "reads_second_half", "reads_odd_too"]
+    assert [one.kernel for one in others] == kernels
     assert (read.access, read.bytes, read.count) == ("read", 4, 3)
-    assert (read.thread, read.address) == ("(64,0,0)", "0x7efad2801100")
-    mask, branches = findings("synccheck")
+    assert (read.thread, read.address) == ("(64,0,0)", "0x7f484c801100")
+    mask, warp, branch, branches = findings("synccheck")
     assert (branches.kind, branches.kernel) == ("barrier", "barrier_in_both_branches")
-    assert (branches.line, branches.count) == (109, 3)
+    assert (branches.line, branches.count) == (118, 3)
+    assert (branch.kernel, branch.line) == ("barrier_in_branch", 108)
     assert "Divergent thread(s) in warp" in branches.message
     # It is in a header of CUDA's; the place is where the solution calls that.
-    assert (mask.kernel, mask.place) == ("mask_without_caller", "main.cu:120")
+    assert (mask.kernel, mask.place) == ("mask_without_caller", "main.cu:129")
+    assert (warp.kernel, warp.place) == ("warp_barrier_in_branch", "main.cu:138")
     assert mask.message.endswith("Invalid arguments. In sm_30_intrinsics.hpp:110.")
 
 
 def test_places_outside_of_the_solution() -> None:
     text = (DATA / "synccheck.txt").read_text()
-    (mask, _) = merged(read_findings(text, "synccheck", ["other.cu"]))
+    mask, *_ = merged(read_findings(text, "synccheck", ["other.cu"]))
     assert (mask.kernel, mask.place) == ("mask_without_caller", "sm_30_intrinsics.hpp:110")
 
 
@@ -151,49 +157,53 @@ def test_line_information_is_asked_for_once() -> None:
 
 
 def test_a_clean_solution(run) -> None:
-    report = run()
+    report = run(tools=["memcheck"])
     assert report.clean, report
-    assert [one.tool for one in report.checks] == [*TOOLS]
+    assert report.sandbox.applied or report.sandbox.missing
+    assert [one.tool for one in report.checks] == ["memcheck"]
     assert json.loads(json.dumps(report.as_dict()))["clean"] is True
 
 
 def test_findings_of_all_tools(run, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("FAKE_MODE", "findings")
+    monkeypatch.setenv("FAKE_OUTCOME", DONE)
     report = run(save=tmp_path)
     assert not report.clean
+    assert [one.tool for one in report.checks] == [*TOOLS]
     assert [one.tool for one in report.findings] == [
-        *["memcheck"] * 4,
+        *["memcheck"] * 5,
         *["racecheck"] * 6,
-        "initcheck",
-        *["synccheck"] * 2,
+        *["initcheck"] * 4,
+        *["synccheck"] * 4,
     ]
     assert report.problem is None
     assert (tmp_path / "racecheck.txt").exists()
     # A call that fails because of what was found is no problem of its own.
-    assert run("raises", tools=["memcheck"]).problem is None
+    monkeypatch.setenv("FAKE_OUTCOME", RAISED)
+    assert run(tools=["memcheck"]).problem is None
 
 
 @pytest.mark.parametrize(
-    ("solution", "mode", "code"),
+    ("outcome", "mode", "code"),
     [
-        ("raises", "good", "call_failed"),
-        ("no_syntax", "good", "build_failed"),
-        ("dies", "good", "crashed"),
-        ("good", "silent", "unreadable_report"),
-        ("good", "unsupported", "unsupported_version"),
+        (RAISED, "good", "call_failed"),
+        (RAISED.replace("call", "build"), "good", "build_failed"),
+        ('{"stage": "call"}', "good", "crashed"),
+        (DONE, "silent", "unreadable_report"),
+        (DONE, "unsupported", "unsupported_version"),
     ],
 )
-def test_what_can_go_wrong(run, monkeypatch, solution, mode, code) -> None:
+def test_what_can_go_wrong(run, monkeypatch, outcome, mode, code) -> None:
     monkeypatch.setenv("FAKE_MODE", mode)
-    report = run(solution, tools=["initcheck"])
+    monkeypatch.setenv("FAKE_OUTCOME", outcome)
+    report = run(tools=["initcheck"])
     assert report.problem is not None
     assert report.problem.code == code
     assert not report.clean
 
 
-@pytest.mark.parametrize("solution", ["pipe", "link", "folder"])
-def test_what_a_solution_leaves_does_not_matter_to_the_next_tool(run, solution) -> None:
-    report = run(solution, tools=["memcheck", "initcheck"])
+def test_what_a_solution_leaves_does_not_matter_to_the_next_tool(run) -> None:
+    report = run("folder", tools=["memcheck", "initcheck"])
     assert [one.problem.code for one in report.checks] == ["crashed", "crashed"]
 
 
@@ -211,12 +221,17 @@ def test_wrong_requests(run) -> None:
 
 def test_text_for_agents(dataset, sanitizer, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_MODE", "findings")
+    monkeypatch.setenv("FAKE_OUTCOME", DONE)
     options = {"trace_set_path": str(dataset), "sanitizer_path": sanitizer, "device": "cpu"}
     text = flashinfer_bench_run_sanitizer("good", "two", sanitizer_types=["memcheck"], **options)
     assert text.startswith("memcheck:\n========= COMPUTE-SANITIZER")
+    options["sanitizer_types"] = ["racecheck"]
     short = flashinfer_bench_run_sanitizer("good", "two", max_lines=3, **options)
     assert len(short.splitlines()) == 4
-    text = flashinfer_bench_run_sanitizer("good", "two", sanitizer_types=["x"], **options)
+    wrong = {**options, "sanitizer_types": ["x"]}
+    text = flashinfer_bench_run_sanitizer("good", "two", **wrong)
     assert text.startswith("ERROR: no tool of compute-sanitizer: x")
     monkeypatch.setenv("FAKE_MODE", "good")
-    assert flashinfer_bench_run_sanitizer("dies", "two", **options).startswith("ERROR: memcheck:")
+    monkeypatch.setenv("FAKE_OUTCOME", '{"stage": "call"}')
+    text = flashinfer_bench_run_sanitizer("good", "two", **options)
+    assert text.startswith("ERROR: racecheck:")

@@ -16,6 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fib_serve.app import run_server
+from fib_serve.client import Client, RequestRefused
 from fib_serve.records import Role, TaskStatus
 from fib_tests.scaled_add import run_in_child
 from fib_tests.serving import NAME, add_solution, append_traces, solution, trace
@@ -71,7 +72,8 @@ def test_the_root_is_for_programs_and_for_browsers(client: TestClient) -> None:
 
 
 def test_definitions_and_workloads(client: TestClient) -> None:
-    assert client.get("/definitions").json() == [{"name": NAME, "description": None}]
+    listed = [{"name": NAME, "op_type": "op", "description": None}]
+    assert client.get("/definitions").json() == listed
     assert client.get(f"/definitions/{NAME}").json()["op_type"] == "op"
     found = client.get(f"/definitions/{NAME}/workloads").json()
     assert [one["uuid"] for one in found] == ["two", "five", "secret"]
@@ -344,8 +346,11 @@ def test_without_workers_the_service_is_degraded(client: TestClient) -> None:
 _SERVE = """
 import json, sys
 from pathlib import Path
+import typer
 from fastapi.testclient import TestClient
+import fib_serve.client, fib_serve.commands, fib_serve.keys, fib_serve.supervisor
 from fib_serve.app import ServeSettings, create_app
+from flashinfer_bench.cli.main import app as cli
 
 app = create_app(ServeSettings(Path(sys.argv[1])), workers=False)
 with TestClient(app, base_url="http://127.0.0.1") as client:
@@ -353,34 +358,48 @@ with TestClient(app, base_url="http://127.0.0.1") as client:
     task = client.post("/evaluate", json=body).json()["task_id"]
     for path in ("/leaderboard", "/ui", "/ui/queue", f"/tasks/{task}", f"/ui/tasks/{task}"):
         assert client.get(path).status_code == 200, path
+words = ["serve", "token", "list", "--local", sys.argv[1]]
+typer.main.get_command(cli)(words, standalone_mode=False)
 print(sorted({"torch", "numpy", "pandas"} & sys.modules.keys()))
 """
 
 
-def test_the_server_imports_no_torch(dataset: Path) -> None:
+def test_neither_server_nor_commands_import_torch(dataset: Path) -> None:
     append_traces(dataset, trace("first"))
-    assert "torch" not in run_in_child(_SERVE, str(dataset), json.dumps(solution())).stdout
+    *_, imported = run_in_child(_SERVE, str(dataset), json.dumps(solution())).stdout.splitlines()
+    assert "torch" not in imported
 
 
-def test_a_real_server_evaluates_and_shuts_down(server: Any) -> None:
+def test_a_real_server_evaluates_and_shuts_down(start_server: Any, capfd: Any) -> None:
+    server = start_server(log_level="WARNING")
     server.wait_for_worker()
-    with httpx.Client(base_url=server.url, timeout=90) as client:
-        assert client.get("/health").json() == {
+    with Client(server.url) as client, httpx.Client(base_url=server.url, timeout=90) as plain:
+        assert client.health() == {
             "status": "ok",
             "workers": [{"device": "cpu", "healthy": True}],
             "queue_size": 0,
         }
-        good = client.post("/evaluate", json={"solution": solution()}).json()["task_id"]
-        bad = client.post("/evaluate", json={"solution": solution(source=WRONG)}).json()["task_id"]
-        body = {"task_ids": [good, bad], "timeout": 80}
-        found = client.post("/tasks/batch", json=body).json()
-        assert [one["status"] for one in found] == ["completed", "completed"]
-        statuses = [{run["evaluation"]["status"] for run in one["traces"]} for one in found]
-        assert statuses == [{"PASSED"}, {"INCORRECT_NUMERICAL"}]
-        with client.stream("GET", "/events") as endless:
-            assert client.post("/shutdown").status_code == 200
+        good, bad = (
+            client.submit(solution(name, source))
+            for name, source in (("good", None), ("bad", "def run(x, y, scale):\n    return 1 / 0"))
+        )
+        events = list(client.events(bad.task_id))
+        tasks = [client.wait(one.task_id) for one in (good, bad)]
+        assert [one.status for one in tasks] == [TaskStatus.COMPLETED] * 2
+        statuses = [{each.evaluation.status for each in one.evaluated()} for one in tasks]
+        assert statuses == [{"PASSED"}, {"RUNTIME_ERROR"}]
+        kinds = [one.kind for one in events]
+        assert (kinds[0], kinds[-1]) == ("submitted", "completed")
+        assert kinds.count("evaluated") == tasks[1].workloads == len(tasks[1].traces)
+        assert tasks[1].solution == bad.solution
+        assert list(client.events(bad.task_id, after=events[-1].id)) == []
+        with pytest.raises(RequestRefused, match="finished already"):
+            client.cancel(bad.task_id)
+        with plain.stream("GET", "/events") as endless:
+            assert plain.post("/shutdown").status_code == 200
             assert endless.read() is not None
     assert server.process.wait(30) == 0
+    assert " INFO " not in capfd.readouterr().err  # of the server and its worker
 
 
 def test_a_second_server_on_the_same_database_says_so(start_server: Any) -> None:

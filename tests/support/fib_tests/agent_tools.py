@@ -21,6 +21,8 @@ _REPLACES = (
     "        json.dump({{'stage': 'done'}}, file)\n"
     "    os.unlink('outcome.json')\n    {}\n    os._exit(0)\n"
 )
+DONE = '{"stage": "done"}'
+RAISED = '{"stage": "call", "kind": "ValueError", "message": "not today", "log": "Traceback"}'
 SOLUTIONS = {
     "good": None,
     "raises": "def run(x, y, scale):\n    raise ValueError('not today')\n",
@@ -34,11 +36,10 @@ SOLUTIONS = {
         "    os._exit(0)\n"
     ),
     "pipe": _REPLACES.format("os.mkfifo('outcome.json')"),
-    "link": _REPLACES.format("os.symlink('target.json', 'outcome.json')"),
     "folder": _REPLACES.format("os.mkdir('outcome.json')"),
     "deep": (
         "import os\n\ndef run(x, y, scale):\n"
-        "    for _ in range(3000):\n        os.mkdir('d')\n        os.chdir('d')\n"
+        "    for _ in range(600):\n        os.mkdir('deep')\n        os.chdir('deep')\n"
         "    return x + y * scale\n"
     ),
 }

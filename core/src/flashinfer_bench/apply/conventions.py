@@ -12,7 +12,7 @@ once, from the signature:
 - ``return_x`` decides whether output ``x`` is returned; if no output has that name, it applies to
   the last one.
 - Hints, such as ``enable_pdl``, have no effect on the result.
-- All other parameters are inputs, matched as for a decorated function (`binding.match`). The rest
+- All other parameters are inputs, matched as for a decorated function (`match`). The rest
   must have their default values, or the call does not match the definition.
 
 A call returns what the annotation specifies. Without an annotation it returns all outputs that are
@@ -29,21 +29,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.errors import ConfigError, DataError
-from flashinfer_bench.routing.binding import (
-    RESERVED,
-    Canonical,
-    compile_source,
-    drop_object,
-    match,
-    passing,
-    place_of,
-    quick_binder,
-    reordered,
-    returns_of,
-    same_value,
-    tuple_of,
-    write_back,
-)
+from flashinfer_bench.routing import binding
 from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import opaque
 
@@ -69,8 +55,6 @@ _HINTS = frozenset({"enable_pdl"})  # may change the speed of a call, but nothin
 _OUT = ("out", "output")
 _LSE = "lse"
 _FLAG = "return_"
-_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_BY_POSITION = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _CONTAINERS = (tuple, list, dict, type(None))
 
 
@@ -130,10 +114,12 @@ class Convention:
         annotation = signature.return_annotation
         self._where = f"API {label}: solution of definition '{name}'"
         self._signature = signature
-        self._binder = quick_binder(signature)
+        self._binder = binding.quick_binder(signature)
         self._layout = layout
         self._takes = takes
-        self._returns = returns_of(Any if annotation is Signature.empty else annotation, original)
+        self._returns = binding.returns_of(
+            Any if annotation is Signature.empty else annotation, original
+        )
         # Parameters by purpose: inputs by their names in the solution, outputs by position.
         self._buffers: dict[int, str] = {}
         self._out = ""  # takes a buffer, or a tuple of them, for the remaining outputs
@@ -170,8 +156,8 @@ class Convention:
         """
         left = []
         for name, parameter in self._signature.parameters.items():
-            is_input = name in inputs or isinstance(self._signature, Canonical)
-            if is_input or parameter.kind in _VARIABLE:
+            is_input = name in inputs or isinstance(self._signature, binding.Canonical)
+            if is_input or parameter.kind in binding.VARIABLE:
                 left.append(parameter)
             elif name in outputs:
                 self._buffers[outputs.index(name)] = name
@@ -186,9 +172,13 @@ class Convention:
 
     def _taken(self, left: Signature) -> list[str]:
         """Return the inputs of a solution whose definition is unknown."""
-        named = {name: each for name, each in left.parameters.items() if each.kind not in _VARIABLE}
+        named = {
+            name: each
+            for name, each in left.parameters.items()
+            if each.kind not in binding.VARIABLE
+        }
         takes = self._takes
-        drop_object(named, set(takes or ()))
+        binding.drop_object(named, set(takes or ()))
         if takes is None:
             return list(named)
         # If the API has other required names, match by position, as for a definition.
@@ -209,13 +199,13 @@ class Convention:
         every = range(len(outputs))
         self._targets = tuple(i for i in every if i not in written and i not in self._buffers)
         passed = [outputs[index] for index in self._targets] if known and not self._out else []
-        binding = match(left, list(called.values()), passed)
-        self._rest = binding.rest
-        self._inputs = dict(zip(called, binding.inputs, strict=True))
-        self._buffers |= dict(zip(self._targets, binding.outputs, strict=False))
+        found = binding.match(left, list(called.values()), passed)
+        self._rest = found.rest
+        self._inputs = dict(zip(called, found.inputs, strict=True))
+        self._buffers |= dict(zip(self._targets, found.outputs, strict=False))
         self._in_place = {index: self._inputs[name] for index, name in written.items()}
         # Default values of parameters that must have them.
-        self._defaults = {name: parameters[name].default for name in binding.extras}
+        self._defaults = {name: parameters[name].default for name in found.extras}
         last = len(outputs) - 1 if len(outputs) > 1 and len(self._flags) == 1 else None
         names = {flag: flag.removeprefix(_FLAG) for flag in self._flags}
         # None marks an output that the definition lacks.
@@ -244,8 +234,8 @@ class Convention:
         parameters = self._signature.parameters
         passed = [*self._inputs.values(), *dict(sorted(self._buffers.items())).values()]
         required = all(parameters[n].default is Parameter.empty for n in self._buffers.values())
-        kinds = {each.kind for each in parameters.values()}
-        if [*parameters] != passed or self._in_place or not required or not kinds <= _BY_POSITION:
+        required &= all(each.kind in binding.BY_POSITION for each in parameters.values())
+        if [*parameters] != passed or self._in_place or not required:
             return False
         return self.is_whole(self._returned) if not self._buffers else self._returned == ()
 
@@ -296,8 +286,8 @@ class Convention:
         inputs, outputs = self._inputs.values(), dict(sorted(self._buffers.items())).values()
         into = outputs and len(outputs) == len(idle) and self._layout and not self._targets
         if into:
-            everything = tuple_of((*inputs, *outputs))
-            returned = next(iter(outputs)) if len(outputs) == 1 else tuple_of(outputs)
+            everything = binding.tuple_of((*inputs, *outputs))
+            returned = next(iter(outputs)) if len(outputs) == 1 else binding.tuple_of(outputs)
             body += [
                 f"if {' and '.join(f'{name} is not None' for name in outputs)}:",
                 f"    _fib_result = _fib_call({everything}, None, _fib_again)",
@@ -307,7 +297,7 @@ class Convention:
         if idle and not (into and len(idle) == 1):  # otherwise it has its default value here
             examined = " or ".join(f"{name} is not _fib_of_{name}" for name in idle)
             body.append(f"if {examined}: return _fib_examine({passed})")
-        body.append(f"return _fib_call({tuple_of(inputs)}, None, _fib_again)")
+        body.append(f"return _fib_call({binding.tuple_of(inputs)}, None, _fib_again)")
         defaults = {**idle, **self._defaults}
         lines = [
             "def make(_fib_call, _fib_missed, _fib_examine, _fib_defaults, _fib_same):",
@@ -316,8 +306,8 @@ class Convention:
             *(f"        {line}" for line in body),
             "    return bound\n",
         ]
-        make = compile_source("\n".join(lines))
-        made: Call = make(call, missed, examine, defaults, same_value)
+        make = binding.compile_source("\n".join(lines))
+        made: Call = make(call, missed, examine, defaults, binding.same_value)
         return opaque(made)
 
     # ---------------------------------------------------------------------------- arguments
@@ -332,7 +322,7 @@ class Convention:
         """
         values = self._binder(args, kwargs)
         for name, default in self._defaults.items():
-            if not same_value(values[name], default):
+            if not binding.same_value(values[name], default):
                 raise UnroutableError(EXTRAS)
         inputs = {name: values[parameter] for name, parameter in self._inputs.items()}
         for name in self._rest:
@@ -454,7 +444,7 @@ class Convention:
             if not is_number and found != expected:
                 name = index if self._layout is None else repr(names[index])
                 raise self._error(f"output {name} is {found}, but goes into {expected}")
-        write_back(results, buffers)
+        binding.write_back(results, buffers)
         return self._returns.wrap(
             [buffers.get(index, results[index]) for index in wanted],
             [names[index] for index in wanted],
@@ -516,11 +506,13 @@ def _written(definition: Definition, called: dict[str, str]) -> dict[int, str]:
 
 def _unpacking(signature: Signature) -> list[str]:
     """Return source code that assigns each parameter's value to a variable of its name."""
-    _, positional, _ = passing(signature)
+    _, positional, _ = binding.passing(signature)
     lines = [] if positional == "()" else [f"{positional} = _fib_args"]
     by_name = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
     named = [name for name, each in signature.parameters.items() if each.kind in by_name]
-    return lines + [f"{name} = {place_of(signature, name, RESERVED)}" for name in named]
+    return lines + [
+        f"{name} = {binding.place_of(signature, name, binding.RESERVED)}" for name in named
+    ]
 
 
 # --------------------------------------------------------------------------------- function calls
@@ -550,8 +542,8 @@ def bind(
     """
     layout, call = dispatcher.layout, opaque(dispatcher.call)
     inputs, outputs = list(layout.definition.inputs), list(layout.definition.outputs)
-    if isinstance(signature, Canonical):
-        return reordered(call, signature, inputs)
+    if isinstance(signature, binding.Canonical):
+        return binding.reordered(call, signature, inputs)
 
     @opaque
     def complete(args: Args, kwargs: Kwargs, fallback: Fallback) -> Any:

@@ -44,9 +44,8 @@ class ApplyKey:
 
     def to_json(self) -> str:
         """Return the key as one line of JSON."""
-        record = {"axes": [list(pair) for pair in self.axes]}
-        feats = [list(pair) for pair in self.feats]
-        return json.dumps({**record, "feats": feats}, separators=(",", ":"), allow_nan=False)
+        record = {"axes": self.axes, "feats": self.feats}
+        return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> ApplyKey:
@@ -57,11 +56,11 @@ class ApplyKey:
         DataError
             If `text` is not a valid key.
         """
+        import msgspec  # not needed to apply
+
         try:
-            record = json.loads(text)
-            axes, feats = (tuple(map(_pair, record[name])) for name in ("axes", "feats"))
-            return cls(axes, feats)
-        except (ValueError, KeyError, TypeError) as error:
+            return msgspec.convert(json.loads(text), cls)
+        except (ValueError, msgspec.ValidationError) as error:
             raise DataError(f"not an apply key: {text[:200]!r} ({error})") from error
 
     @property
@@ -73,13 +72,6 @@ class ApplyKey:
     def from_encoded(cls, s: str) -> ApplyKey:
         """Parse the output of `encode`; alias of `from_json` for older releases."""
         return cls.from_json(s)
-
-
-def _pair(pair: Any) -> tuple[str, Any]:
-    name, value = pair
-    if not isinstance(name, str) or not isinstance(value, (str, int, float, bool, type(None))):
-        raise TypeError(f"{pair!r} is not a name with a plain value")
-    return name, value
 
 
 class ApplyKeyBuilder(ABC):
@@ -298,7 +290,8 @@ class ApplyKeyFactory:
         ConfigError
             If it is not.
         """
-        if not _is_key_builder(builder_cls):
+        kind: object = builder_cls
+        if not (isinstance(kind, type) and issubclass(kind, ApplyKeyBuilder)):
             raise ConfigError(
                 f"{builder_cls!r} cannot make the keys of op type {type_name!r}: "
                 "give a subclass of flashinfer_bench.apply.ApplyKeyBuilder"
@@ -354,17 +347,9 @@ class ApplyKeyFactory:
             if wanted not in map(_plain, entry.spec.op_types) or not entry.availability():
                 continue
             try:
-                loaded = entry.load()
+                yield entry.load_subclass(ApplyKeyBuilder)  # type: ignore[type-abstract]
             except PluginError as error:
                 cls._warn(str(error))
-                continue
-            if _is_key_builder(loaded):
-                yield loaded
-            else:
-                cls._warn(
-                    f"The {entry.label} of {entry.origin} is not used: {entry.spec.factory} is not "
-                    "a subclass of flashinfer_bench.apply.ApplyKeyBuilder"
-                )
         family = default_catalog().family_of(wanted)
         if family is not None and family.spec.key_axes:
             yield _builder_of(family.spec.key_axes)
@@ -386,10 +371,6 @@ def _builder_of(axes: tuple[str, ...]) -> type[ApplyKeyBuilder]:
             self.axis_places = tuple(place for place in self.axis_places if place[0] in axes)
 
     return FamilyKeyBuilder
-
-
-def _is_key_builder(candidate: object) -> bool:
-    return isinstance(candidate, type) and issubclass(candidate, ApplyKeyBuilder)
 
 
 def _plain(op_type: str) -> str:

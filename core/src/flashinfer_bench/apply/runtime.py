@@ -25,13 +25,7 @@ from flashinfer_bench.errors import (
     FibError,
     StorageError,
 )
-from flashinfer_bench.routing.patch_points import (
-    Everything,
-    Runtime,
-    no_fallback,
-    opaque,
-    router,
-)
+from flashinfer_bench.routing.patch_points import Everything, Runtime, no_fallback, opaque, router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -250,7 +250,6 @@ def _matched(run: RunRow, absolute: float, ratio: Optional[float], limits: Limit
 _ACCUSING = (
     *("disputed", "violation", "violations", "rule", "problem", "problems", "suspect", "cheat"),
 )
-_GOOD = frozenset({"clean", "ok", "pass", "passed", "full", "off"})
 
 
 def integrity_problem(note: Any, latency_ms: float) -> Optional[Reason]:
@@ -266,31 +265,16 @@ def integrity_problem(note: Any, latency_ms: float) -> Optional[Reason]:
     if note is None or note is True:
         return None
     if not isinstance(note, dict):
-        good = isinstance(note, str) and note.strip().lower() in _GOOD
-        return None if good else Reason("integrity", f"integrity note: {str(note)[:80]}")
+        return Reason("integrity", f"integrity note: {str(note)[:80]}")
     for name in _ACCUSING:
         if note.get(name):
             return Reason("integrity", f"integrity: {name}: {str(note[name])[:80]}")
-    verdict = note.get("status", note.get("verdict", "clean"))
-    if note.get("clean") is False or str(verdict).strip().lower() not in _GOOD:
-        return Reason("integrity", f"integrity: {str(verdict)[:80]}, not clean")
-    hidden, allowed, floor = map(_number, map(note.get, ("hidden_ms", "allowed_ms", "floor_ms")))
-    # The figures are rounded. Hidden time that was added to the latency is not a problem.
-    unseen = hidden is not None and allowed is not None and not note.get("added_ms")
-    if unseen and not hidden <= allowed * 1.01:  # type: ignore[operator]
-        return Reason("integrity", f"integrity: {hidden:g} ms hidden, {allowed:g} ms allowed")
-    if floor is not None and not latency_ms >= floor * 0.99:
-        return Reason("integrity", f"integrity: {latency_ms:g} ms, below the floor of {floor:g} ms")
+    floor = note.get("floor_ms")
+    # The floor is rounded. NaN is not reached by any latency.
+    if isinstance(floor, (int, float)) and not latency_ms * 1.01 >= floor:
+        text = f"integrity: {latency_ms:g} ms, below the floor of {str(floor)[:20]} ms"
+        return Reason("integrity", text)
     return None
-
-
-def _number(value: Any) -> Optional[float]:
-    if value is True or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # JSON integers may have any size
-        return math.inf if value > 0 else -math.inf
 
 
 # --------------------------------------------------------------------------------------- ranking

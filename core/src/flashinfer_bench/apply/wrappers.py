@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _MOST_TOLD = 1024
 _told: set[str] = set()
@@ -151,14 +150,13 @@ def _asked(resolver: Resolver, signature: Optional[Signature], everything: str) 
     except (ValueError, TypeError):
         return everything
     kinds, parameters = {each.kind for each in wanted}, signature.parameters
-    named = {each.name: each for each in wanted if each.kind not in _VARIABLE}
+    named = {each.name: each for each in wanted if each.kind not in binding.VARIABLE}
     if Parameter.VAR_POSITIONAL in kinds:
         return everything
     if not named.keys() <= parameters.keys():
         if Parameter.VAR_KEYWORD in kinds:
             return everything
-        by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        given = [each.name for each in parameters.values() if each.kind in by_position]
+        given = [each.name for each in parameters.values() if each.kind in binding.BY_POSITION]
         return ", ".join(given[: len(named)])
     parts = [
         name if each.kind is Parameter.POSITIONAL_ONLY else f"{name}={name}"
@@ -166,7 +164,9 @@ def _asked(resolver: Resolver, signature: Optional[Signature], everything: str) 
     ]
     if Parameter.VAR_KEYWORD in kinds:
         others = [each for each in parameters.values() if each.name not in named]
-        parts += [f"{each.name}={each.name}" for each in others if each.kind not in _VARIABLE]
+        parts += [
+            f"{each.name}={each.name}" for each in others if each.kind not in binding.VARIABLE
+        ]
         parts += [f"**{each.name}" for each in others if each.kind is Parameter.VAR_KEYWORD]
     return ", ".join(parts)
 

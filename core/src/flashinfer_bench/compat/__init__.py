@@ -16,16 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench._lazy import import_provided, import_string
-from flashinfer_bench.compat.table import (
-    ATTRIBUTES,
-    MODULES,
-    NAMES,
-    OBSOLETE,
-    PARAMETERS,
-)
-from flashinfer_bench.compat.table import (
-    VALUES as VALUES,
-)
+from flashinfer_bench.compat import table
 from flashinfer_bench.errors import FibDeprecationWarning
 
 if TYPE_CHECKING:
@@ -38,7 +29,7 @@ _ROOT = "flashinfer_bench"
 def spec_of(module: str) -> Optional[ModuleSpec]:
     """Return how a module is imported by its old name; None if that is none."""
     own = module.partition(".")[2]
-    if not any(old == own or old.startswith(f"{own}.") for old in MODULES):
+    if not any(old == own or old.startswith(f"{own}.") for old in table.MODULES):
         return None
     return ModuleSpec(module, _OldModule(), is_package=True)
 
@@ -71,7 +62,7 @@ def lookup(module: str, name: str) -> Any:
         return names_of(module)
     for old, target in _entries(module):
         if old == name:
-            if instead := OBSOLETE.get(f"{module.partition('.')[2]}.{name}"):
+            if instead := table.OBSOLETE.get(f"{module.partition('.')[2]}.{name}"):
                 text = f"{name} is now called {instead}; the old name will be removed in 1.0"
                 warnings.warn(text, FibDeprecationWarning, stacklevel=3)
             import_provided(target.partition(":")[0], f"{module}.{name}")
@@ -100,7 +91,7 @@ def names_of(module: str) -> list[str]:
 def _entries(module: str) -> Iterator[tuple[Optional[str], str]]:
     """Yield the names that a module had and what they are now; None: all those of a module."""
     own = module.partition(".")[2]
-    for entry in f"{MODULES.get(own, '')} {NAMES.get(own, '')}".split():
+    for entry in f"{table.MODULES.get(own, '')} {table.NAMES.get(own, '')}".split():
         old, _, target = entry.rpartition("=")
         path = target if target.startswith("fib_") else f"{_ROOT}.{target}"
         yield old or target.partition(":")[2] or None, path
@@ -115,7 +106,7 @@ def attribute(owner: Any, name: str) -> Any:
         If it stands for nothing.
     """
     for kind in type(owner).__mro__:
-        for entry in ATTRIBUTES.get(_path_of(kind), "").split():
+        for entry in table.ATTRIBUTES.get(_path_of(kind), "").split():
             old, _, new = entry.partition("=")
             if old != name:
                 continue
@@ -142,7 +133,7 @@ def call_renamed(
     TypeError
         If one parameter is given twice, or there is none of some name.
     """
-    entry = PARAMETERS.get(_path_of(function)) or PARAMETERS.get(path or "", "")
+    entry = table.PARAMETERS.get(_path_of(function)) or table.PARAMETERS.get(path or "", "")
     known = dict(one.split("=") for one in entry.split())
     parameters = inspect.signature(function).parameters
     others = any(p.kind is p.VAR_KEYWORD and p.name != "old" for p in parameters.values())

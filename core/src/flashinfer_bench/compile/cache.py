@@ -17,7 +17,7 @@ from typing import Optional
 import filelock
 
 from flashinfer_bench import env
-from flashinfer_bench.errors import BuildError, StorageError
+from flashinfer_bench.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def remove_result(folder: Path) -> None:
 
 
 @contextmanager
-def build_lock(path: Path, *, timeout_s: Optional[float] = None) -> Iterator[None]:
+def build_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path` for the duration of a ``with`` block.
 
     The operating system releases the lock when its holder dies for any reason; a crash leaves an
@@ -232,13 +232,9 @@ def build_lock(path: Path, *, timeout_s: Optional[float] = None) -> Iterator[Non
     ----------
     path : Path
         The lock file; missing parent folders are created. Its file system must support locks.
-    timeout_s : float, optional
-        Seconds to wait; default: no limit.
 
     Raises
     ------
-    BuildError
-        If the lock is not acquired in time.
     StorageError
         If the file cannot be created.
     """
@@ -249,12 +245,7 @@ def build_lock(path: Path, *, timeout_s: Optional[float] = None) -> Iterator[Non
             lock.acquire(timeout=0)
         except filelock.Timeout:
             logger.info("waiting for the build that holds %s", path)
-            lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
-    except filelock.Timeout:
-        raise BuildError(
-            f"another process has held {path} for more than {timeout_s:g} s",
-            hint="Wait for that build, or end the process that holds the lock.",
-        ) from None
+            lock.acquire()
     except OSError as error:
         raise StorageError(f"{path}: cannot be locked: {error}") from error
     try:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 from flashinfer_bench._lazy import OldAttributes, old_call, old_parameters
 from flashinfer_bench.data import Definition
 from flashinfer_bench.errors import BuildError
-from flashinfer_bench.tensors.dtypes import first_places, operands_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,7 +96,6 @@ class Runnable(OldAttributes):
         self._plain: type = type(None)
         self._cleaner = cleaner
         self._explain = explain
-        self._allocate: Optional[Callable[[Sequence[Any]], list[Any]]] = None
         self._lock = threading.Lock()
         self.closed = False
 
@@ -210,9 +208,7 @@ class Runnable(OldAttributes):
         self._check_count(args, len(self._inputs))
         if not self.metadata.destination_passing_style:
             return self._unpack(self._call(*args))
-        if self._allocate is None:
-            self._allocate = output_allocator(self._require_definition())
-        outputs = self._allocate(args)
+        outputs = self._outputs_for(args)
         self._call(*args, *outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
@@ -241,15 +237,22 @@ class Runnable(OldAttributes):
             self._raise_explained(error)
             raise
 
-    def _raise_explained(self, error: Exception) -> None:
-        """Raise the `BuildError` that `explain` returns for `error`; return if there is none."""
-        explain = self._explain
+    def explanation(self, error: Exception) -> Optional[BuildError]:
+        """Return the builder's explanation of an error of the function, or None.
+
+        Languages that compile on first call report a failed build this way.
+        """
         try:
-            explained = explain(error) if explain is not None else None
+            found = self._explain(error) if self._explain is not None else None
         except (Exception, SystemExit):  # the plugin's own failure must not hide `error`
             _logger.warning("explaining an error of %r failed", self, exc_info=True)
-            return
-        if not isinstance(explained, BuildError):
+            return None
+        return found if isinstance(found, BuildError) else None
+
+    def _raise_explained(self, error: Exception) -> None:
+        """Raise the explanation of `error`; return if there is none."""
+        explained = self.explanation(error)
+        if explained is None:
             return
         try:
             raise explained from error
@@ -285,6 +288,24 @@ class Runnable(OldAttributes):
                 "which is needed to convert between calling conventions"
             )
         return self._definition
+
+    def _outputs_for(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """Allocate outputs on the device of the first tensor input; a scalar has no dimensions."""
+        import torch
+
+        definition = self._require_definition()
+        named = dict(zip(self._inputs, args, strict=True))
+        places = definition.var_axes_bindings.items()
+        shapes = definition.get_output_shapes({a: named[name].shape[n] for a, (name, n) in places})
+        tensors = (
+            named[name] for name, spec in definition.inputs.items() if spec.shape is not None
+        )
+        device = next((each.device for each in tensors), None)
+        dtypes = definition.torch_output_dtypes
+        return [
+            torch.empty(shape or (), dtype=dtype, device=device)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        ]
 
     def _check_count(self, args: tuple[Any, ...], wanted: int) -> None:
         if len(args) == wanted or self._definition is None:
@@ -374,53 +395,3 @@ def copy_outputs(
                 f"but the destination is {list(destination.shape)} of {destination.dtype}"
             )
         destination.copy_(result)
-
-
-def output_allocator(definition: Definition) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
-    """Return a function that allocates the outputs of a definition from the inputs of a call.
-
-    The source of each size is determined once, so that a call does little more than allocate.
-    Outputs are uninitialised, in declaration order, and on the device of the first input tensor; a
-    scalar output is a zero-dimensional tensor.
-
-    Parameters
-    ----------
-    definition : Definition
-        Declares the inputs and outputs.
-
-    Raises
-    ------
-    ValueError
-        If an output has a variable axis that no input has.
-    """
-    import torch
-
-    operands = operands_of(definition.inputs, definition.const_axes)
-    outputs = operands_of(definition.outputs, definition.const_axes)
-    places: dict[Any, Any] = dict(first_places(operands))
-    first = next((index for index, each in enumerate(operands) if each.shape is not None), None)
-    for each in outputs:
-        for size in each.shape or ():
-            if isinstance(size, str) and size not in places:
-                raise ValueError(
-                    f"output {each.name!r} cannot be allocated: no input has axis {size!r}; "
-                    "call in destination-passing style instead"
-                )
-    # For each size: the input and dimension that define it, or None and the fixed size.
-    sources = [
-        ([places.get(size, (None, size)) for size in each.shape or ()], each.dtype)
-        for each in outputs
-    ]
-
-    def allocate(inputs: Sequence[Any]) -> list[torch.Tensor]:
-        device = None if first is None else inputs[first].device
-        return [
-            torch.empty(
-                [size if source is None else inputs[source].size(size) for source, size in sizes],
-                dtype=dtype,
-                device=device,
-            )
-            for sizes, dtype in sources
-        ]
-
-    return allocate

@@ -6,25 +6,28 @@ Headers are read by `fib_datasets.tensor_headers`, of the distribution ``fib-dat
 from __future__ import annotations
 
 import errno
+import logging
+import shutil
 import stat
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench._lazy import moved
 from flashinfer_bench.data.definition import DType
 from flashinfer_bench.data.storage import replace_file
-from flashinfer_bench.errors import (
-    BlobError,
-    BlobNotFoundError,
-    CapabilityError,
-    UnsafePathError,
-)
+from flashinfer_bench.errors import BlobError, BlobNotFoundError, CapabilityError, UnsafePathError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
     import torch
+
+_logger = logging.getLogger(__name__)
+
+PULL_TIMEOUT_S = 600.0
+"""Timeout of a git-lfs pull, in seconds."""
 
 _LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
 _LFS_MAX_BYTES = 1024
@@ -162,39 +165,96 @@ def _storable(tensor: torch.Tensor) -> torch.Tensor:
     return plain.view(torch.uint8) if packed else plain
 
 
-def load_tensors(root: Path, path: str) -> dict[str, torch.Tensor]:
-    """Read all tensors of a safetensors file to the CPU.
+def load_tensors(path: Path, key: Optional[str] = None) -> dict[str, torch.Tensor]:
+    """Read the tensors of a safetensors file to the CPU.
 
     Parameters
     ----------
-    root : Path
-        The dataset.
-    path : str
-        The file, relative to `root`.
+    path : Path
+        The file. A Git-LFS pointer is first replaced by its content if git-lfs is installed.
+    key : str, optional
+        Name of the only tensor to read; by default all are read.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        Tensors that own their memory, by name.
 
     Raises
     ------
     CapabilityError
         If torch or safetensors is not installed.
-    UnsafePathError
-        If the path leaves `root`.
     BlobError
-        If the file is missing, a Git LFS pointer, or not a safetensors file.
+        If the file or tensor is missing, or it is not a safetensors file.
     """
-    library = _safetensors_torch()
-    from safetensors import SafetensorError
+    _safetensors_torch()
+    from safetensors import SafetensorError, safe_open
 
-    file = present_blob(root, path)
     try:
-        if is_lfs_pointer(file):
-            hint = "run 'git lfs pull' in the dataset"
-            raise BlobError("a Git LFS pointer, not the tensor file itself", path=file, hint=hint)
-        loaded: dict[str, torch.Tensor] = library.load_file(file)
-    except FileNotFoundError as error:
-        raise BlobNotFoundError("the file does not exist", path=file) from error
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise BlobError(f"not a readable safetensors file: {error}", path=file) from error
-    return loaded
+        if not path.is_file():
+            raise BlobNotFoundError("the tensor file does not exist", path=path)
+        fetch_if_pointer(path)
+        with safe_open(path, framework="pt") as opened:
+            present = sorted(opened.keys())
+            if key is None or key in present:
+                wanted = present if key is None else [key]
+                return {name: opened.get_tensor(name).clone() for name in wanted}
+    except BlobError:
+        raise
+    except (SafetensorError, OSError, RuntimeError, KeyError, ValueError) as error:
+        raise BlobError(f"not a readable safetensors file: {error}", path=path) from error
+    there = ", ".join(present) or "nothing"
+    raise BlobError(f"there is no tensor {key!r} in the file; it has {there}", path=path)
+
+
+def fetch_if_pointer(path: Path) -> None:
+    """Replace a Git-LFS pointer by its content; leave any other file unchanged.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    BlobError
+        If the file is a pointer and git-lfs is missing or fails.
+    """
+    if not is_lfs_pointer(path):
+        return
+    why = "git-lfs is not installed"
+    if shutil.which("git") is not None and shutil.which("git-lfs") is not None:
+        _logger.info("pulling %s with git-lfs", path)
+        why = _pull(path)
+        if not is_lfs_pointer(path):
+            return
+    raise BlobError(
+        f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
+        path=path,
+        hint=f"Install git-lfs and run: git lfs pull --include '**/{path.name}'",
+    )
+
+
+def _pull(path: Path) -> str:
+    """Run git-lfs for this file; return why it may still be a pointer."""
+    # git-lfs would interpret "*" and similar characters in a file name as a pattern.
+    pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
+    command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
+    try:
+        subprocess.run(
+            command,
+            cwd=path.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PULL_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        return f"git-lfs could not fetch it: {lines[-1]}"
+    return "git-lfs did not replace it"
 
 
 def _safetensors_torch() -> ModuleType:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     import torch
 
-_FIXED_NAMES = {"float4_e2m1": "float4_e2m1fn_x2"}
+TORCH_NAMES = {"float4_e2m1": "float4_e2m1fn_x2"}
+"""Names of types in ``torch``, where they differ."""
 
 __getattr__ = old_names(__name__)
 
@@ -72,7 +73,7 @@ class DType(NameEnum):
     @property
     def torch_name(self) -> str:
         """Name of the type in ``torch``, which packs two ``float4_e2m1`` into a byte."""
-        return _FIXED_NAMES.get(self.value, self.value)
+        return TORCH_NAMES.get(self.value, self.value)
 
     def to_torch(self) -> torch.dtype:
         """Return torch's dtype.
@@ -82,16 +83,21 @@ class DType(NameEnum):
         CapabilityError
             If torch is not installed, or too old to have the dtype.
         """
-        try:
-            import torch
-        except ImportError as error:
-            hint = "pip install torch numpy safetensors"
-            raise CapabilityError("torch is not installed", hint=hint) from error
-        found = getattr(torch, self.torch_name, None)
-        if not isinstance(found, torch.dtype):
-            problem = f"torch {torch.__version__} does not support dtype '{self.torch_name}'"
-            raise CapabilityError(problem, hint="update torch")
-        return found
+        return torch_dtype(self.torch_name)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype that has a name in torch; raises like `DType.to_torch`."""
+    try:
+        import torch
+    except ImportError as error:
+        hint = "pip install torch numpy safetensors"
+        raise CapabilityError("torch is not installed", hint=hint) from error
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        problem = f"torch {torch.__version__} does not support dtype '{name}'"
+        raise CapabilityError(problem, hint="update torch")
+    return found
 
 
 Shape = Optional[tuple[int, ...]]

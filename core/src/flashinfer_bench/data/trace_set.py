@@ -25,7 +25,6 @@ from flashinfer_bench.data.loader import (
     paused_gc,
 )
 from flashinfer_bench.data.run_source import RunRow, read_traces
-from flashinfer_bench.data.trace import EvaluationStatus
 from flashinfer_bench.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ __getattr__ = old_names(__name__)
 
 _logger = logging.getLogger(__name__)
 _TRIES = 2
-_PASSED = EvaluationStatus.PASSED  # faster
 
 # Only one thread reads. The lock is shared by all sets, because a set with a lock cannot be copied.
 _reading = threading.RLock()
@@ -308,23 +306,13 @@ class TraceSet(OldAttributes):
         best: bool = False,
     ) -> list[Trace]:
         def look() -> list[Trace]:
-            index = self._open_index()
-            if index is not None:
-                rows = index.passing(def_name, axes, atol, rtol)
-                return [trace for _, trace in read_traces(_best(rows) if best else rows)]
-            found = [  # making rows of all traces would take longer
-                one
-                for one in self._traces.get(def_name, ())
-                if (axes is None or one.workload.axes == axes)
-                and (run := one.evaluation) is not None
-                and run.status is _PASSED
-                and (errors := run.correctness) is not None
-                and errors.max_absolute_error <= atol
-                and errors.max_relative_error <= rtol
-            ]
+            mine = {def_name: self._traces.get(def_name, [])}
+            index = self._open_index() or TraceIndex.of(mine, {})
+            rows: list[Any] = index.passing(def_name, axes, atol, rtol)
             if best:
-                found = _best(found, "evaluation.correctness.", "evaluation.performance.")
-            return found
+                sure = (row for row in rows if not row.disputed)
+                rows = sorted(sure, key=attrgetter("speedup_factor"), reverse=True)[:1]
+            return [trace for _, trace in read_traces(rows)]
 
         for _ in range(_TRIES):
             try:
@@ -612,15 +600,9 @@ class TraceSet(OldAttributes):
         UnsafePathError
             If the path leaves the root.
         BlobError
-            If the file is missing, a Git LFS pointer, or not a safetensors file.
+            If the file is missing, a Git LFS pointer that cannot be pulled, or not a safetensors
+            file.
         """
         from flashinfer_bench.data import blobs
 
-        return blobs.load_tensors(self._require_root(), path_str)
-
-
-def _best(runs: Iterable[Any], errors: str = "", times: str = "") -> list[Any]:
-    """Return the fastest run, in a list, given the attribute paths of errors and times."""
-    ranked = sorted(runs, key=attrgetter(times + "speedup_factor"), reverse=True)
-    sure = itertools.filterfalse(attrgetter(errors + "disputed"), ranked)
-    return list(itertools.islice(sure, 1))
+        return blobs.load_tensors(blobs.present_blob(self._require_root(), path_str))

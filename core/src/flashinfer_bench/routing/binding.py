@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
 
-_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 EXTRAS = "argument unknown to the definition"
 """Reason: a parameter that the definition lacks does not have its default value."""
@@ -163,11 +163,9 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
         If an input has no parameter, a parameter without a default cannot be mapped, or names and
         positions contradict each other.
     """
-    named = {
-        name: each for name, each in signature.parameters.items() if each.kind not in _VARIABLE
-    }
+    named = {name: each for name, each in signature.parameters.items() if each.kind not in VARIABLE}
     drop_object(named, {*inputs, *outputs})
-    positional = [name for name, each in named.items() if each.kind in _BY_POSITION]
+    positional = [name for name, each in named.items() if each.kind in BY_POSITION]
     canonical = isinstance(signature, Canonical)
     outputs = () if canonical else outputs
     taken = {name: name for name in (*inputs, *outputs) if name in named}
@@ -199,7 +197,7 @@ def match(signature: Signature, inputs: Sequence[str], outputs: Sequence[str]) -
         inputs=tuple(taken[name] for name in inputs),
         outputs=found,
         extras=extras,
-        rest=tuple(each.name for each in signature.parameters.values() if each.kind in _VARIABLE),
+        rest=tuple(each.name for each in signature.parameters.values() if each.kind in VARIABLE),
     )
 
 

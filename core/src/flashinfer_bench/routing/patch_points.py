@@ -279,23 +279,6 @@ class _Calls(dict[str, "Call"]):
     __slots__ = ("__weakref__",)
 
 
-class _AllCalls(_Calls):
-    """The calls of a runtime that answers every definition and cannot list them."""
-
-    __slots__ = ("_find",)
-
-    def __init__(self, find: Callable[[str], Call]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __bool__(self) -> bool:
-        return True
-
-    def get(self, name: Any, default: Any = None) -> Any:
-        """Return the callable for a definition."""
-        return self._find(name) if type(name) is str else default
-
-
 class Router:
     """Connects all points with all active runtimes.
 
@@ -472,13 +455,17 @@ class Router:
         """Mark the environment as checked; return whether it was before."""
         with self._lock:
             before, self._asked = self._asked, True
-            self.quiet = not self.watchers
+            self._hush()
         return before
+
+    def _hush(self) -> None:
+        names = self._names()
+        unlisted = isinstance(names, Everything) and names.unlisted
+        self.quiet = self._asked and not self.watchers and not unlisted
 
     def call_of(self, name: str) -> Optional[Call]:
         """Return the callable for the function form; None if there is none."""
-        call = self.calls.get(name)
-        return self.compose(None, name, None) if call is None and self.watchers else call
+        return self.calls.get(name) or self.compose(self.top(), name, None)
 
     def _names(self) -> Collection[str]:
         top = self.top()
@@ -487,11 +474,8 @@ class Router:
     def _fill(self) -> None:
         top, names = self.top(), self._names()
         watched = [name for each in self.watchers for name in each.names()]
-        if isinstance(names, Everything) and names.unlisted:
-            self.calls = _AllCalls(lambda name: self.compose(top, name, None) or self.untaken(name))
-        else:
-            self.calls = _Calls((name, self._first(top, name, None)) for name in (*names, *watched))
-        self.quiet = self._asked and not self.watchers
+        self.calls = _Calls((name, self._first(top, name, None)) for name in (*names, *watched))
+        self._hush()
         for point in self.points():
             self._fill_slot(point, top, names)
 

@@ -7,9 +7,9 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench.data.definition import is_literal
+from flashinfer_bench.data.definition import TORCH_NAMES, is_literal, torch_dtype
 from flashinfer_bench.data.tolerance import OutputTolerance, Tolerance
-from flashinfer_bench.errors import CapabilityError, DataError, ProtocolError
+from flashinfer_bench.errors import DataError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,21 +34,12 @@ _COMPLEX = ("complex64", "complex128")
 # Types that definitions may declare, and that a solution may return by mistake.
 NAMES = frozenset((*_FLOATS, *_SIGNED, *_UNSIGNED, *_COMPLEX, "bool"))
 
-_TORCH_NAMES = {FLOAT4: "float4_e2m1fn_x2"}
-
 
 @cache
 def _lookup(name: str) -> torch.dtype:
-    import torch
-
     if name not in NAMES:
         raise DataError(f"unknown dtype {name!r}; known: {', '.join(sorted(NAMES))}")
-    found = getattr(torch, _TORCH_NAMES.get(name, name), None)
-    if not isinstance(found, torch.dtype):
-        raise CapabilityError(
-            f"torch {torch.__version__} has no dtype {name}", hint="Install a newer torch."
-        )
-    return found
+    return torch_dtype(TORCH_NAMES.get(name, name))
 
 
 def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
@@ -77,7 +68,7 @@ def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a torch `dtype`; the inverse of `to_torch_dtype`."""
     name = str(dtype).removeprefix("torch.")
-    return FLOAT4 if name == _TORCH_NAMES[FLOAT4] else name
+    return FLOAT4 if name == TORCH_NAMES[FLOAT4] else name
 
 
 def is_integer(dtype: Union[DType, str]) -> bool:

@@ -8,16 +8,13 @@ several cores can work on one tensor without changing the result.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data import Definition, RandomInput, SafetensorsInput, ScalarInput, Workload
-from flashinfer_bench.data.blobs import is_lfs_pointer, present_blob
+from flashinfer_bench.data.blobs import load_tensors, present_blob
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError
 from flashinfer_bench.tensors import dtypes
 
@@ -28,12 +25,6 @@ if TYPE_CHECKING:
     import torch
 
     Shape = Optional[tuple[int, ...]]
-
-
-PULL_TIMEOUT_S = 600.0
-"""Timeout of a git-lfs pull, in seconds."""
-
-logger = logging.getLogger(__name__)
 
 
 def load_checked(
@@ -64,7 +55,7 @@ def load_checked(
     BlobError
         If the file or key is missing, or the shape or dtype differs.
     """
-    tensor = _load(path, key)
+    tensor = load_tensors(path, key)[key]
     found = dtypes.dtype_name(tensor.dtype)
     if dtype == dtypes.FLOAT4 and found == "uint8":
         tensor, found = tensor.view(dtypes.to_torch_dtype(dtype)), dtype
@@ -78,82 +69,6 @@ def load_checked(
         path=path,
         field=field,
     )
-
-
-def _load(path: Path, key: str) -> torch.Tensor:
-    """Return a tensor that owns its memory."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        if not path.is_file():
-            raise BlobError("there is no such tensor file", path=path)
-        fetch_if_pointer(path)
-        with safe_open(path, framework="pt") as opened:
-            present = sorted(opened.keys())
-            if key in present:
-                tensor: torch.Tensor = opened.get_tensor(key).clone()
-                return tensor
-    except BlobError:
-        raise
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise BlobError(f"not a readable safetensors file: {error}", path=path) from error
-    there = ", ".join(present) or "nothing"
-    raise BlobError(f"there is no tensor {key!r} in the file; it has {there}", path=path)
-
-
-def fetch_if_pointer(path: Path) -> None:
-    """Replace a Git-LFS pointer by its content; leave any other file unchanged.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Raises
-    ------
-    BlobError
-        If the file is a pointer and git-lfs is missing or fails.
-    """
-    if not is_lfs_pointer(path):
-        return
-    why = "git-lfs is not installed"
-    if shutil.which("git") is not None and shutil.which("git-lfs") is not None:
-        logger.info("pulling %s with git-lfs", path)
-        problem = _pull(path)
-        if problem is None and not is_lfs_pointer(path):
-            return
-        why = f"git-lfs could not fetch it: {problem}" if problem else "git-lfs did not replace it"
-    raise BlobError(
-        f"the file is a Git-LFS pointer, not the tensors themselves, and {why}",
-        path=path,
-        hint=f"Install git-lfs and run: git lfs pull --include '**/{path.name}'",
-    )
-
-
-def _pull(path: Path) -> Optional[str]:
-    """Run git-lfs for this file; return an error message or None."""
-    # git-lfs would interpret "*" and similar characters in a file name as a pattern.
-    pattern = "".join(f"\\{char}" if char in "*?[]\\" else char for char in path.name)
-    command = ["git", "lfs", "pull", "--include", f"**/{pattern}", "--exclude", ""]
-    try:
-        subprocess.run(
-            command,
-            cwd=path.parent,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PULL_TIMEOUT_S,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {PULL_TIMEOUT_S:g} s"
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines()
-        return lines[-1] if lines else f"exit code {error.returncode}"
-    except OSError as error:
-        return str(error)
-    return None
 
 
 BLOCK = 1 << 22

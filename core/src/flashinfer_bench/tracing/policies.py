@@ -12,13 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
 from flashinfer_bench._lazy import old_names
-from flashinfer_bench._providers import install_hint, provider_of
-from flashinfer_bench.errors import (
-    CapabilityError,
-    ConfigError,
-    DuplicateNameError,
-    UnknownNameError,
-)
+from flashinfer_bench._providers import not_installed, provider_of
+from flashinfer_bench.errors import ConfigError, DuplicateNameError, UnknownNameError
 from flashinfer_bench.plugins import Registered, TracingPolicySpec, default_catalog
 from flashinfer_bench.tracing.config import TracingConfig, positive
 
@@ -528,10 +523,7 @@ class PolicyRegistry:
         known = cls.list_filter_policies() if calls else cls.list_input_dump_policies()
         missing = f"there is no {'filter' if calls else 'dump'} policy '{name}'"
         if provider := provider_of("tracing_policy", name):
-            raise CapabilityError(
-                f"{missing}: it is provided by {provider}, which is not installed",
-                hint=install_hint(provider),
-            )
+            raise not_installed(f"{missing}: it", provider)
         raise UnknownNameError(
             f"{missing}; available: {', '.join(known)}",
             hint="register your own with PolicyRegistry",

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench._lazy import old_names, old_parameters
+from flashinfer_bench.data import layout
 from flashinfer_bench.data.loader import Problems, load_definitions
-from flashinfer_bench.errors import CapabilityError, ConfigError, DatasetNotFoundError
+from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, is_capturing, router
 from flashinfer_bench.tracing.config import TracingLimits, as_registry
@@ -499,11 +500,7 @@ def _dataset(trace_set: Optional[Dataset]) -> tuple[Path, dict[str, Definition]]
             )
         return Path(root), dict(trace_set.definitions)
     path = env.dataset_path() if trace_set is None else Path(trace_set)
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise DatasetNotFoundError(
-            f"no dataset: {path} {what}", hint="name a dataset folder, or set FIB_DATASET_PATH"
-        )
+    layout.require_folder(path)
     # Absolute: the program may change its working directory before anything is written.
     path = path.absolute()
     problems = Problems("collect")

@@ -21,7 +21,7 @@ import msgspec
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.blobs import serialize_tensors
 from flashinfer_bench.data.json_codec import append_jsonl_file
-from flashinfer_bench.data.loader import Problems, load_definitions
+from flashinfer_bench.data.loader import load_definition
 from flashinfer_bench.data.storage import locked, replace_file, storage_error
 from flashinfer_bench.data.trace import Trace
 from flashinfer_bench.data.workload import RandomInput, SafetensorsInput, ScalarInput, Workload
@@ -128,22 +128,21 @@ class Store:
         self.root = root
         self.definitions = definitions
         self._counts: Counter[str] = Counter()
-        # Checking files for changes is far faster than reading all definitions again.
-        self._stamps: Any = None
-        self._current: Mapping[str, Definition] = {}
 
     def add(self, entries: Sequence[WorkloadEntry]) -> Added:
         """Write entries durably; a failing entry does not affect the others."""
         groups: dict[str, list[WorkloadEntry]] = {}
         for entry in entries:
             groups.setdefault(entry.def_name, []).append(entry)
+        places = layout.files(self.root / layout.DEFINITIONS, ".json", on_error=lambda _: None)
+        files = {path.stem: path for path in places}
         written = known = 0
         failed: list[tuple[WorkloadEntry, Exception]] = []
         for name, group in groups.items():
             drafts: list[_Draft] = []
             left = list(group)
             try:
-                definition = self._definition(name)
+                definition = self._definition(name, files.get(layout.safe_segment(name)))
                 path = layout.workloads_file(self.root, definition.op_type, name)
                 self._make_folder(path.parent)
                 for entry in group:
@@ -161,24 +160,18 @@ class Store:
         problem = failed[0][1] if failed else None
         return Added(written, known, len(failed), problem, tuple(again))
 
-    def _definition(self, name: str) -> Definition:
-        """Return a definition; raise if its interface in the dataset has changed.
+    def _definition(self, name: str, path: Optional[Path]) -> Definition:
+        """Return a definition; raise if its interface in its file has changed.
 
         A definition whose file is missing or unreadable is used as it is.
         """
         definition = self.definitions.get(name)
         if definition is None:
             raise DataError(f"there is no definition {name!r} in the dataset {self.root}")
-        stamps = {
-            path: (info.st_ino, info.st_size, info.st_mtime_ns)
-            for path in layout.files(self.root / layout.DEFINITIONS, ".json")
-            for info in [path.stat()]
-        }
-        if stamps != self._stamps:
-            self._current = load_definitions(self.root, Problems("collect"))
-            self._stamps = stamps
-        current = self._current.get(name)
-        if current is not None and _shape(current) != _shape(definition):
+        current = definition
+        with contextlib.suppress(DataError, OSError):
+            current = definition if path is None else load_definition(path, self.root)
+        if current.name == name and _shape(current) != _shape(definition):
             raise DataError(
                 f"definition {name!r} has changed in {self.root} since recording began: "
                 "the recorded calls no longer fit it",

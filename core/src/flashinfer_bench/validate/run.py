@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
-from flashinfer_bench._providers import install_hint, provider_of
+from flashinfer_bench._providers import not_installed, provider_of
 from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode
 from flashinfer_bench.data.jsonl import read_records
@@ -193,10 +193,7 @@ def _chosen_checks(layers: Sequence[str]) -> dict[str, Registered[CheckSpec]]:
         if name in known:
             continue
         if provider := provider_of("layer", name):
-            raise CapabilityError(
-                f"layer {name!r} is provided by {provider}, which is not installed",
-                hint=install_hint(provider),
-            )
+            raise not_installed(f"layer {name!r}", provider)
         hint = f"choose from: {', '.join(known)}"
         raise UnknownNameError(f"no check is called {name!r}", hint=hint, unknown=(name,))
     return {name: entry for name, entry in known_checks().items() if entry.spec.layer in layers}

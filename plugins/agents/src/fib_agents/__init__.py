@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "diagnosis": ("Diagnosis", "diagnose"),
     "feedback": ("Feedback", "feedback_of"),
-    "ffi_prompts": ("FFI_PROMPT", "FFI_PROMPT_SIMPLE"),
-    "kernel_prompts": ("prompt_for",),
+    "kernel_prompts": ("FFI_PROMPT", "FFI_PROMPT_SIMPLE", "prompt_for"),
     "ncu": ("flashinfer_bench_list_ncu_options", "flashinfer_bench_run_ncu", "profile"),
     "sanitizer": ("flashinfer_bench_run_sanitizer", "memcheck"),
     "solution_files": ("extract_solution_to_files", "pack_solution_from_files"),

@@ -10,19 +10,13 @@ import typer
 from flashinfer_bench.cli import options, run_options
 from flashinfer_bench.cli.exit_codes import ExitCode
 from flashinfer_bench.cli.options import option
-from flashinfer_bench.cli.output import (
-    Column,
-    emit_document,
-    set_up_logging,
-    table,
-    talk,
-)
+from flashinfer_bench.cli.output import Column, emit_document, set_up_logging, table, talk
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
 if TYPE_CHECKING:
     from fib_agents.ncu import KernelProfile, Profile
     from fib_agents.sanitizer import SanitizerReport
-    from fib_agents.tool_runs import Job, Problem
+    from fib_agents.tool_runs import Job, ToolProblem
     from flashinfer_bench.data import TraceSet
 
 profile_app = typer.Typer(name="profile", add_completion=False, rich_markup_mode=None)
@@ -56,8 +50,7 @@ Save = Annotated[
 
 
 def _timeout(default: str) -> Any:
-    text = f"Time limit in seconds{default}"
-    return option("--timeout", metavar="S", min=1, help=text)
+    return option("--timeout", metavar="S", min=1, help=f"Time limit in seconds{default}")
 
 
 @profile_app.command("profile")
@@ -102,7 +95,7 @@ def profile(
         calls=calls,
         save=_made(save),
     )
-    _end_early(found.problem, shown=bool(found.kernels) or as_json)
+    code = _exit_code(found.problem, ExitCode.OK, shown=bool(found.kernels) or as_json)
     if as_json:
         emit_document(profile=found.as_dict())
     else:
@@ -111,7 +104,7 @@ def profile(
             _tell_kernel(one)
         _tell_sandbox(found)
         _tell(found.problem)
-    raise typer.Exit(_exit_code(found.problem, ExitCode.OK))
+    raise typer.Exit(code)
 
 
 @memcheck_app.command("memcheck", cls=options.GreedyCommand)
@@ -159,7 +152,8 @@ def memcheck(
         sanitizer=sanitizer,
         save=_made(save),
     )
-    _end_early(found.problem, shown=bool(found.checks) or as_json)
+    otherwise = ExitCode.OK if found.clean else ExitCode.FINDINGS
+    code = _exit_code(found.problem, otherwise, shown=bool(found.checks) or as_json)
     if as_json:
         emit_document(report=found.as_dict())
     else:
@@ -177,8 +171,7 @@ def memcheck(
         _tell_sandbox(found)
         for check in found.checks:
             _tell(check.problem, check.tool)
-    otherwise = ExitCode.OK if found.clean else ExitCode.FINDINGS
-    raise typer.Exit(otherwise if found.findings else _exit_code(found.problem, otherwise))
+    raise typer.Exit(otherwise if found.findings else code)
 
 
 def _chosen(solution: str, workload: str, local: Optional[Path]) -> tuple[Job, TraceSet]:
@@ -199,29 +192,23 @@ def _made(folder: Optional[Path]) -> Optional[Path]:
     return folder
 
 
-def _end_early(problem: Optional[Problem], *, shown: bool) -> None:
-    """Raise what makes the whole command fail, if nothing else is to be shown."""
-    from fib_agents.tool_runs import CAPABILITY_CODES
-
-    if problem is None or shown:
-        return
-    if problem.code == "invalid_request":
-        raise ConfigError(problem.message, hint=problem.hint or None)
-    if problem.code in CAPABILITY_CODES:
-        raise CapabilityError(problem.message, hint=problem.hint or None)
-
-
-def _exit_code(problem: Optional[Problem], otherwise: ExitCode) -> ExitCode:
+def _exit_code(problem: Optional[ToolProblem], otherwise: ExitCode, *, shown: bool) -> ExitCode:
+    """Return the exit code; raise what makes the whole command fail if nothing else is shown."""
     from fib_agents.tool_runs import CAPABILITY_CODES
 
     if problem is None:
         return otherwise
-    if problem.code == "invalid_request":
-        return ExitCode.USAGE
-    return ExitCode.CAPABILITY if problem.code in CAPABILITY_CODES else ExitCode.FINDINGS
+    if problem.code not in ("invalid_request", *CAPABILITY_CODES):
+        return ExitCode.FINDINGS
+    is_wrong = problem.code == "invalid_request"
+    if not shown:
+        raise (ConfigError if is_wrong else CapabilityError)(
+            problem.message, hint=problem.hint or None
+        )
+    return ExitCode.USAGE if is_wrong else ExitCode.CAPABILITY
 
 
-def _tell(problem: Optional[Problem], tool: str = "") -> None:
+def _tell(problem: Optional[ToolProblem], tool: str = "") -> None:
     if problem is not None:
         talk(f"error: {tool + ': ' if tool else ''}{problem.message}")
         if problem.hint:
@@ -252,24 +239,11 @@ def _tell_kernel(one: KernelProfile) -> None:
 
 _KERNELS = (
     Column("kernel", "name"),
-    Column("limit", "limit"),
-    Column("launches", "launches"),
-    Column("time_us", "time_us"),
-    Column("share", "share"),
-    Column("dram_%", "dram_percent"),
-    Column("compute_%", "compute_percent"),
-    Column("tensor_%", "tensor_percent"),
-    Column("occupancy_%", "occupancy_percent"),
+    *(Column(name, name) for name in ("limit", "launches", "time_us", "share")),
+    *(Column(f"{one}_%", f"{one}_percent") for one in ("dram", "compute", "tensor", "occupancy")),
     Column("registers", "registers"),
-    Column("shared_bytes", "shared_bytes", people=False),
-    Column("grid", "grid", people=False),
-    Column("block", "block", people=False),
+    *(Column(name, name, people=False) for name in ("shared_bytes", "grid", "block")),
 )
-_FINDINGS = (
-    Column("tool", "tool"),
-    Column("kind", "kind"),
-    Column("kernel", "kernel"),
-    Column("place", "place"),
-    Column("count", "count"),
-    Column("message", "message"),
+_FINDINGS = tuple(
+    Column(name, name) for name in ("tool", "kind", "kernel", "place", "count", "message")
 )

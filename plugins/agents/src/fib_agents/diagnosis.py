@@ -27,7 +27,7 @@ from flashinfer_bench.bench.executors.base import Candidate, CandidateError, Exe
 from flashinfer_bench.bench.locks import device_lock
 from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.transport.deadline import Deadline
-from flashinfer_bench.data import RandomInput
+from flashinfer_bench.data import Provenance, RandomInput
 from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition, Solution, Trace, Workload
 
 logger = logging.getLogger(__name__)
-
-CALLS = 3
-BUDGET_S = 30.0
 
 _MOST_CAUSES = 5
 MOST_OUTPUTS = 8
@@ -150,15 +147,23 @@ def seeds_of(trace: Trace) -> list[int]:
     trace : Trace
         The run; without a recorded seed, it is taken for 0.
     """
-    run = trace.evaluation
-    provenance = run.provenance if run is not None else None
-    seed = (provenance.seed if provenance is not None else None) or 0
-    count = max((provenance.num_trials if provenance is not None else None) or 3, 2)
-    correctness = run.correctness if run is not None else None
-    first = ((correctness.extra if correctness is not None else None) or {}).get("first_failing")
+    provenance, first = provenance_of(trace), details_of(trace).get("first_failing")
+    count = max(provenance.num_trials or 3, 2)
     failed = first.get("trial") if isinstance(first, dict) else None
     trials = sorted(range(min(count, 1_000)), key=lambda number: number != failed)
-    return [trial_seed(seed, number) for number in trials[:4]]
+    return [trial_seed(provenance.seed or 0, number) for number in trials[:4]]
+
+
+def provenance_of(trace: Trace) -> Provenance:
+    """Return what a trace tells of how it was made; an empty record if it tells nothing."""
+    found = trace.evaluation.provenance if trace.evaluation is not None else None
+    return found or Provenance()
+
+
+def details_of(trace: Trace) -> dict[str, Any]:
+    """Return what the evaluator of a run tells of its outputs; empty if that is nothing."""
+    correctness = trace.evaluation.correctness if trace.evaluation is not None else None
+    return (correctness.extra if correctness is not None else None) or {}
 
 
 def diagnose(
@@ -172,8 +177,8 @@ def diagnose(
     executor: Optional[Executor] = None,
     config: Optional[ResolvedEvalConfig] = None,
     seeds: Sequence[int] = (),
-    calls: int = CALLS,
-    budget_s: float = BUDGET_S,
+    calls: int = 3,
+    budget_s: float = 30.0,
     call: Optional[Call[Any]] = None,
 ) -> Diagnosis:
     """Find out how the outputs of a solution differ from the reference's, and why.
@@ -239,16 +244,10 @@ def diagnose(
             _Worker(executor, sandbox, (definition, one), axes, call)
             for one in (reference_solution(definition), solution)
         )
-        at_the_end.callback(reference.close)
-        at_the_end.callback(own.close)
-        if call is not None:
-
-            def stop() -> None:
-                reference.close()
-                own.close()
-
-            at_the_end.enter_context(call.stopped_by(stop))
         study = _Study(definition, workload, root, settings, reference, own, axes)
+        at_the_end.callback(study.close)
+        if call is not None:
+            at_the_end.enter_context(call.stopped_by(study.close))
         try:
             return study.result(given, max(calls, 2), budget_s)
         except CandidateError as error:
@@ -256,8 +255,8 @@ def diagnose(
             return Diagnosis(False, f"{who}: {error.message[:300]}")
 
 
-class _TimeUpError(Exception):
-    """The budget is spent."""
+class _StoppedError(Exception):
+    """Why nothing further can be tried."""
 
 
 @dataclass(eq=False)
@@ -269,7 +268,7 @@ class _Worker:
     what: tuple[Definition, Solution]
     axes: dict[str, int]
     user: Optional[Call[Any]] = None
-    deadline: Optional[Deadline] = None
+    deadline: Deadline = field(default_factory=Deadline.never)
     destination_passing_style: bool = False
     _candidate: Optional[Candidate] = None
 
@@ -299,10 +298,8 @@ class _Worker:
             self._candidate.close()
 
     def _left(self) -> float:
-        if self.deadline is None:
-            return _LOAD_S
-        if self.deadline.remaining <= 0:
-            raise _TimeUpError
+        if self.deadline.expired:
+            raise _StoppedError(f"not all tests fitted into {self.deadline.seconds:g} s")
         return self.deadline.remaining + 1.0
 
 
@@ -323,10 +320,6 @@ class _Effect(NamedTuple):
     right_clearly: torch.Tensor
 
 
-class _NotComparableError(Exception):
-    """Outputs cannot be compared element by element."""
-
-
 @dataclass
 class _Study:
     definition: Definition
@@ -343,34 +336,30 @@ class _Study:
 
     # --------------------------------------------------------------------- making calls
 
+    def close(self) -> None:
+        self.reference.close()
+        self.solution.close()
+
     def result(self, seeds: Sequence[int], calls: int, budget_s: float) -> Diagnosis:
         self.reference.load()
         self.asked = "solution"
         self.solution.load()
-        user = self.solution.user
+        user, note = self.solution.user, ""
         device = self.reference.executor.device
         # Nobody times meanwhile. Without the lock, the first call finds that it is cancelled.
         with device_lock(device, lambda: user is not None and user.cancelled):
-            return self._result(seeds, calls, budget_s)
-
-    def _result(self, seeds: Sequence[int], calls: int, budget_s: float) -> Diagnosis:
-        note = ""
-        self.reference.deadline = self.solution.deadline = Deadline(budget_s)
-        try:
-            if not self._observe(seeds, calls):
-                tried = f"{len(seeds)} sets of inputs and repeated calls"
-                return Diagnosis(False, f"no call was wrong in {tried}")
-            self._apply_rules()
-        except _NotComparableError as error:
-            return Diagnosis(False, str(error))
-        except _TimeUpError:
-            note = f"not all tests fitted into {budget_s:g} s"
-            if not self.sets:
-                return Diagnosis(False, note)
-        except CandidateError as error:  # a test with unusual inputs; what is known is returned
-            if not self.sets:
-                raise
-            note = f"a further test failed ({error.stage}): {error.message[:200]}"
+            self.reference.deadline = self.solution.deadline = Deadline(budget_s)
+            try:
+                self._observe(seeds, calls)
+                self._apply_rules()
+            except _StoppedError as stopped:
+                note = str(stopped)
+            except CandidateError as error:  # a test with unusual inputs; what is known is returned
+                if not self.sets:
+                    raise
+                note = f"a further test failed ({error.stage}): {error.message[:200]}"
+        if not self.sets:
+            return Diagnosis(False, note)
         best = sorted(self.found, key=lambda one: one.confidence != LIKELY)
         if self._is_known:  # what only describes the output adds nothing
             best = [one for one in best if one.cause not in _DESCRIPTIONS]
@@ -378,7 +367,7 @@ class _Study:
         causes = [one for one in best if unique[one.cause] is one]
         return Diagnosis(True, note, self._outputs(), tuple(causes[:_MOST_CAUSES]))
 
-    def _observe(self, seeds: Sequence[int], calls: int) -> bool:
+    def _observe(self, seeds: Sequence[int], calls: int) -> None:
         """Make the calls whose results say whether the solution depends on earlier calls."""
         from flashinfer_bench.tensors import generate_inputs
 
@@ -391,77 +380,71 @@ class _Study:
             self.asked = "reference"
             expected = as_tensors(self.reference.run(inputs))
             if not made and not _same(expected, as_tensors(self.reference.call())):
-                raise _NotComparableError("the reference itself differs from call to call")
+                raise _StoppedError("the reference itself differs from call to call")
             self.asked = "solution"
             self.solution.put(inputs)
             outputs = [self._checked(self.solution.call())]
             if not made:
                 outputs += [self._checked(self.solution.call()) for _ in range(calls - 1)]
                 first = outputs
-            wrong = next((each for each in outputs if self._wrong_of(each, expected)), outputs[0])
-            made.append(_Set(inputs, expected, wrong))
+            sets = [_Set(inputs, expected, each) for each in outputs]
+            made.append(next(filter(self._is_wrong, sets), sets[0]))
         self.sets = sorted(made, key=lambda one: not self._is_wrong(one))[:2]
         if not self._is_wrong(self.sets[0]):
             self.sets = []
-            return False
+            tried = f"{len(seeds)} sets of inputs and repeated calls"
+            raise _StoppedError(f"no call was wrong in {tried}")
         self.which = max(
             range(len(self.sets[0].expected)),
             key=lambda k: 1.0 - self._compared(self.sets[0], k).matched_ratio,
         )
         self._compare_calls(made, first)
-        return True
 
     def _checked(self, outputs: list[Any]) -> list[torch.Tensor]:
         problem = find_problem(outputs, output_specs(self.definition, self.axes))
         if problem is not None:
-            raise _NotComparableError(problem.message)
+            raise _StoppedError(problem.message)
         return as_tensors(outputs)
 
-    def _tolerance(self, name: str) -> dict[str, float]:
-        own = self.config.tolerance_of(name)
+    def _limits(self, k: int) -> dict[str, float]:
+        own = self.config.tolerance_of(list(self.definition.outputs)[k])
         return {"atol": own.atol or 0.0, "rtol": own.rtol or 0.0}
 
     def _compared(self, one: _Set, k: int) -> Comparison:
-        name = list(self.definition.outputs)[k]
-        return compare(one.actual[k], one.expected[k], **self._tolerance(name))
-
-    def _passes(self, name: str, found: Comparison) -> bool:
-        own = self.config.tolerance_of(name)
-        cap = math.inf if own.max_error_cap is None else own.max_error_cap
-        return found.passes(own.required_matched_ratio or 1.0, cap)
-
-    def _wrong_of(self, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
-        return not all(
-            self._passes(name, compare(one, other, **self._tolerance(name)))
-            for name, one, other in zip(self.definition.outputs, actual, expected, strict=True)
-        )
+        return compare(one.actual[k], one.expected[k], **self._limits(k))
 
     def _is_wrong(self, one: _Set) -> bool:
-        return self._wrong_of(one.actual, one.expected)
+        for k, name in enumerate(self.definition.outputs):
+            own = self.config.tolerance_of(name)
+            cap = math.inf if own.max_error_cap is None else own.max_error_cap
+            if not self._compared(one, k).passes(own.required_matched_ratio or 1.0, cap):
+                return True
+        return False
+
+    def _wrong(self, actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Return which elements of the worst output do not pass."""
+        return ~mismatch.passes(actual, expected, **self._limits(self.which))
 
     def _outputs(self) -> tuple[OutputFeedback, ...]:
-        found, mapped = [], 0
+        found, maps = [], _MAPPED
         for k, name in enumerate(list(self.definition.outputs)[:MOST_OUTPUTS]):
             one = self._compared(self.sets[0], k)
-            where = self._map(self.sets[0], k) if one.matched < one.elements else None
-            record = output_of(self.definition, name, self.axes, self.config)
+            has_map = maps > 0 and one.matched < one.elements
+            maps -= has_map
             found.append(
                 replace(
-                    record,
+                    output_of(self.definition, name, self.axes, self.config),
                     max_absolute_error=one.max_absolute_error,
                     max_relative_error=one.max_relative_error,
                     wrong_share=1.0 - one.matched_ratio,
-                    mismatch=where if mapped < _MAPPED else None,
+                    mismatch=self._map(self.sets[0], k) if has_map else None,
                 )
             )
-            mapped += where is not None
         return tuple(found)
 
     def _map(self, one: _Set, k: int) -> MismatchMap:
-        name = list(self.definition.outputs)[k]
-        axes = self.definition.outputs[name].shape or ()
-        limits = self._tolerance(name)
-        return map_mismatch(one.actual[k], one.expected[k], axes=axes, **limits)
+        axes = [*self.definition.outputs.values()][k].shape or ()
+        return map_mismatch(one.actual[k], one.expected[k], axes=axes, **self._limits(k))
 
     # --------------------------------------------------------------------- rules
 
@@ -503,7 +486,6 @@ class _Study:
 
     def _between_calls(self, one: _Set, outputs: Sequence[torch.Tensor]) -> None:
         k, limit = self.which, mismatch.tightness(one.expected[self.which].dtype)
-        limits = self._tolerance(list(self.definition.outputs)[k])
         calls = f"{len(outputs)} calls on the same inputs"
         again = []
         for _ in range(2):
@@ -511,7 +493,7 @@ class _Study:
             again.append([self._checked(self.solution.call())[k] for _ in range(2)])
         if all(_same(pair, outputs[:2]) for pair in again):
             text = "a second call on the same tensors gives another result, and the first one again"
-            is_cause = mismatch.passes(outputs[0], one.expected[k], **limits).all()
+            is_cause = not self._wrong(outputs[0], one.expected[k]).any()
             sure = LIKELY if is_cause else POSSIBLE  # if the first call is right, it is only that
             self._add("changes_its_inputs", sure, f"{text} once the inputs are restored")
             return
@@ -524,7 +506,7 @@ class _Study:
         varies, wrong = _differ(outputs[0], outputs[1]), _differ(outputs[0], outputs[0])
         for each in outputs:
             varies |= _differ(outputs[0], each)
-            wrong |= ~mismatch.passes(each, one.expected[k], **limits)
+            wrong |= self._wrong(each, one.expected[k])
         share = float((varies & wrong).sum()) / max(1, int(wrong.sum()))
         text = (
             f"{int(varies.sum()):,} of {varies.numel():,} elements differ between {calls}; "
@@ -550,8 +532,7 @@ class _Study:
         text = (
             f"{count:,} of {total:,} elements still have the value that was there before the call"
         )
-        tails = [each for each in wrong.dimensions if each.pattern in ("tail", "last")]
-        if tails:
+        if any(each.pattern in ("tail", "last") for each in wrong.dimensions):
             self._add("missing_tail", LIKELY, f"{text}: {wrong.where}")
         else:
             hint = "not written, or added to without being set to zero"
@@ -566,17 +547,15 @@ class _Study:
             both.append(relations(one.actual[k], one.expected[k], inputs))
         for each in both[0][:3]:
             alike = [one for one in both[-1] if one.kind == each.kind]
-            is_sure = bool(alike) and len(both) == 2
             if each.kind in ("scaled", "offset", "constant"):
-                near = (math.isclose(one.value, each.value, rel_tol=0.01) for one in alike)
-                is_sure = is_sure and any(near)
+                alike = [one for one in alike if math.isclose(one.value, each.value, rel_tol=0.01)]
             cause, text = _RELATED[each.kind], each.text
+            # A number for each row or column is a description, which other tests may explain.
+            is_sure = bool(alike) and len(both) == 2 and cause not in _DESCRIPTIONS
             if each.kind == "scaled":
                 near_by = (text for value, text in factors(self._sizes)
                            if math.isclose(value, each.value, rel_tol=2e-3))  # fmt: skip
                 text += "".join(f", which is {one}" for one in islice(near_by, 1))
-            if each.kind in ("row_scaled", "row_offset", "column_scaled", "column_offset"):
-                is_sure = False  # a description, which other tests may explain
             self._add(cause, LIKELY if is_sure else POSSIBLE, text)
 
     @property
@@ -606,10 +585,8 @@ class _Study:
         return partial[0] if is_tail else None
 
     def _is_constant_where_wrong(self, one: _Set) -> bool:
-        k = self.which
-        limits = self._tolerance(list(self.definition.outputs)[k])
-        values = mismatch.plain(one.actual[k])
-        values = values[~mismatch.passes(one.actual[k], one.expected[k], **limits)]
+        actual, expected = one.actual[self.which], one.expected[self.which]
+        values = mismatch.plain(actual)[self._wrong(actual, expected)]
         return len(values) > 0 and bool(((values == values[0]) | (values != values)).all())
 
     # ------------------------------------------------------- the reference on changed inputs
@@ -671,20 +648,13 @@ class _Study:
         import torch
 
         actual = self._checked(self.solution.run(one.inputs))[k]
-        name = list(self.definition.outputs)[k]
-        limits = self._tolerance(name)
 
         def effect(inputs: list[Any]) -> Optional[_Effect]:
-            expected = self._reference_on(inputs)
-            if expected is None or expected.shape != one.expected[k].shape:
+            both = self._both(inputs)
+            if both is None or both.expected[0].shape != one.expected[k].shape:
                 return None
-            found = self._checked(self.solution.run(inputs))[k]
-            return _Effect(
-                _differ(found, actual),
-                ~mismatch.passes(found, actual, **limits),
-                _differ(expected, one.expected[k]),
-                ~mismatch.passes(expected, one.expected[k], **limits),
-            )
+            pairs = (both.actual[0], actual), (both.expected[0], one.expected[k])
+            return _Effect(*(test(*pair) for pair in pairs for test in (_differ, self._wrong)))
 
         for number, (label, spec) in enumerate(self.definition.inputs.items()):
             source = self.workload.inputs.get(label)
@@ -720,29 +690,26 @@ class _Study:
         if size < 3:
             return
 
-        def changed(first: int, end: int) -> Optional[_Effect]:
-            part = value.clone()
-            part.narrow(dim, first, end - first).copy_(other.narrow(dim, first, end - first))
+        def changed(which: str, count: int) -> Optional[_Effect]:
+            part, first = value.clone(), size - count if which == "last" else 0
+            part.narrow(dim, first, count).copy_(other.narrow(dim, first, count))
             return effect(part)
 
-        seen = {"last": changed(size - 1, size), "first": changed(0, 1)}
-        ends = {name: one for name, one in seen.items() if one is not None}
-        if len(ends) < 2:
+        last, first = changed("last", 1), changed("first", 1)
+        if last is None or first is None:
             return
+        ends = {"last": last, "first": first}
         where = f"axis {axis!r} (size {size}) of input {label!r}"
         for which, one in ends.items():
             if bool(one.own.any()) or not bool(one.right_clearly.any()):
                 continue
-            low, high = (0, size - 1) if which == "last" else (1, size)
-            while low < high:  # the largest part at this end that has no effect
-                middle = (low + high + (which == "first")) // 2
-                part = changed(middle, size) if which == "last" else changed(0, middle)
-                is_unread = part is not None and not bool(part.own.any())
-                if which == "last":
-                    low, high = (low, middle) if is_unread else (middle + 1, high)
-                else:
-                    low, high = (middle, high) if is_unread else (low, middle - 1)
-            span = f"{low} to {size - 1}" if which == "last" else f"0 to {low - 1}"
+            unread, most = 1, size  # the largest part at this end that has no effect
+            while unread < most:
+                middle = (unread + most + 1) // 2
+                part = changed(which, middle)
+                has_effect = part is None or bool(part.own.any())
+                unread, most = (unread, middle - 1) if has_effect else (middle, most)
+            span = f"{size - unread} to {size - 1}" if which == "last" else f"0 to {unread - 1}"
             places = self._map(self.sets[0], self.which).dimensions
             tails = [each.axis for each in places if each.pattern in ("tail", "last")]
             text = f"indices {span} of {where} affect the reference's output, but not this one"
@@ -779,11 +746,11 @@ class _Study:
 
     # ------------------------------------------------------- size and precision of numbers
 
-    def _scaled(self, number: int, factor: float, which: Optional[int] = None) -> Optional[_Set]:
+    def _scaled(self, factor: float, which: Optional[int] = None) -> Optional[_Set]:
         """Return both sides with float inputs, or one of them, multiplied by a power of two."""
         return self._both(
             [each * factor if is_float(each) and which in (None, place) else each
-             for place, each in enumerate(self.sets[number].inputs)]
+             for place, each in enumerate(self.sets[0].inputs)]
         )  # fmt: skip
 
     def _both(self, inputs: list[Any]) -> Optional[_Set]:
@@ -797,7 +764,7 @@ class _Study:
         where = self._map(self.sets[0], self.which)
         if not where.nan + where.inf:
             return
-        small = self._scaled(0, 2.0**-8)
+        small = self._scaled(2.0**-8)
         if small is None:
             return
         if bool((small.actual[0].isfinite() | ~small.expected[0].isfinite()).all()):
@@ -820,7 +787,7 @@ class _Study:
         for place, (label, each) in enumerate(zip(self.definition.inputs, one.inputs, strict=True)):
             if not is_float(each) or each.ndim < 2:
                 continue
-            sides = [self._scaled(0, factor, place) for factor in (64.0, 0.25)]
+            sides = [self._scaled(factor, place) for factor in (64.0, 0.25)]
             if any(side is None for side in sides):
                 continue
             large, small = (distance(side.actual[0], side.expected[0]) for side in sides if side)
@@ -839,7 +806,9 @@ class _Study:
         here = distance(actual, expected)
         if not expected.dtype.is_floating_point or not 1e-6 < here < 0.2:
             return
-        if len(self.sets) < 2 or self._is_repeated() or not self._is_everywhere():
+        places = self._map(one, k).dimensions
+        is_everywhere = all(each.pattern in ("all", "scattered") for each in places)
+        if len(self.sets) < 2 or not is_everywhere or self._is_repeated():
             return
         grid = mismatch.grid_of(actual, expected)
         told = f"all values are those of {grid}; " if grid else ""
@@ -856,24 +825,18 @@ class _Study:
             text = f"{told}errors are small ({here:.2g} of the norm) and in no pattern"
             self._add("low_precision", POSSIBLE, text)
 
-    def _is_everywhere(self) -> bool:
-        """Return whether small errors are all over the output, as those of rounding are."""
-        where = self._map(self.sets[0], self.which)
-        return all(one.pattern in ("all", "scattered") for one in where.dimensions)
-
     def _is_repeated(self) -> bool:
         """Return whether errors lie at the same places for other inputs, unlike rounding."""
         import torch
 
-        k, pair = self.which, []
+        errors = []
         for one in self.sets:
-            wide = one.actual[k].double() - one.expected[k].double()
-            scale = one.expected[k].double().abs()
-            for error in (wide, wide / (scale + 1e-3 * scale.mean())):
-                pair.append(error.flatten().nan_to_num())
-        both = ((pair[0], pair[2]), (pair[1], pair[3]))
-        sides = [torch.nn.functional.cosine_similarity(a, b, dim=0) for a, b in both]
-        return any(abs(float(one)) > 0.5 for one in sides)
+            expected = one.expected[self.which].double()
+            error, scale = one.actual[self.which].double() - expected, expected.abs()
+            relative = error / (scale + 1e-3 * scale.mean())
+            errors.append(torch.stack((error.flatten(), relative.flatten())).nan_to_num())
+        alike = torch.nn.functional.cosine_similarity(errors[0], errors[1], dim=1)
+        return bool((alike.abs() > 0.5).any())
 
 
 _RELATED = {
@@ -903,8 +866,7 @@ def _same(left: Iterable[torch.Tensor], right: Iterable[torch.Tensor]) -> bool:
 
 
 def _differ(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    one, other = mismatch.plain(left), mismatch.plain(right)
-    return (one != other) & ~((one != one) & (other != other))
+    return ~mismatch.equal(mismatch.plain(left), mismatch.plain(right))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

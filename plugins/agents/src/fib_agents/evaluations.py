@@ -6,14 +6,18 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
+from flashinfer_bench.bench.backends import choose_devices, make_executor
+from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.bench.observers import RunObserver
-from flashinfer_bench.data import Solution, Trace, TraceSet, layout
+from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.data import EvaluationStatus, Solution, Trace, TraceSet, Workload, layout
 from flashinfer_bench.data.json_codec import load_json_file, load_jsonl_file, save_json_file
 from flashinfer_bench.errors import (
     CapabilityError,
@@ -23,26 +27,30 @@ from flashinfer_bench.errors import (
     StorageError,
     UnknownNameError,
 )
+from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fib_serve.client import Client, TaskView
-    from flashinfer_bench.bench import Benchmark, BenchmarkConfig, Skipped
+    from flashinfer_bench.bench import Benchmark, Skipped
     from flashinfer_bench.bench.builds import BuildOutcome
     from flashinfer_bench.bench.config import ResolvedEvalConfig
     from flashinfer_bench.bench.executors.base import Executor
-    from flashinfer_bench.data import Definition, Workload
-
-    Tell = Callable[[float, Optional[float], str], None]
+    from flashinfer_bench.data import Definition
 
 logger = logging.getLogger(__name__)
+
+Tell = Callable[[float, Optional[float], str], None]
+"""Takes steps done, steps in all, and a message; from any thread."""
 
 _T = TypeVar("_T")
 _BASELINE = "baseline"
 _ENDING_S = 1.0  # clients of a server on stdio wait for two seconds, then kill it
 _REMOTE_CALLS = 8
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0  # between attempts to end a call
+_CANCEL_TRIES = 30  # of a task, while its service is away
 
 
 class CallCancelled(FibError):
@@ -63,13 +71,15 @@ class Call(Generic[_T]):
     ----------
     outcome : Future
         The result.
+    cancelled : bool
+        Whether nobody waits any more.
     """
 
     def __init__(self, work: Callable[[Call[_T], Device], _T], tell: Tell) -> None:
         self._work = work
         self.tell = tell
         self.outcome: Future[_T] = Future()
-        self._cancelled = False
+        self.cancelled = False
         self._stop: Optional[Callable[[], None]] = None
         self._lock = threading.Lock()  # what follows on the device must not be ended
 
@@ -78,25 +88,18 @@ class Call(Generic[_T]):
         if not self.outcome.set_running_or_notify_cancel():
             return
         try:
-            result = self._work(self, device)
+            self.outcome.set_result(self._work(self, device))
         except BaseException as error:  # noqa: BLE001 - whoever waits raises it
             self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(result)
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether nobody waits any more."""
-        return self._cancelled
 
     def check(self) -> None:
         """Raise `CallCancelled` if nobody waits any more."""
-        if self._cancelled:
+        if self.cancelled:
             raise CallCancelled("the call was cancelled")
 
     def cancel(self) -> None:
         """End the work; from any thread, at any time."""
-        self._cancelled = True
+        self.cancelled = True
         if not self.outcome.cancel():
             threading.Thread(target=self._end, name="fib-cancel", daemon=True).start()
 
@@ -112,11 +115,13 @@ class Call(Generic[_T]):
                 self._stop = None
 
     def _end(self) -> None:
+        pause = _FIRST_PAUSE_S
         while not self.outcome.done():  # the first time may be before the run has begun
             with self._lock, suppress(FibError):
                 if self._stop is not None:
                     self._stop()
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True)
@@ -156,12 +161,6 @@ class Evaluated:
     settings: Mapping[str, ResolvedEvalConfig] = field(default_factory=dict)
 
 
-def _named(solution: Solution) -> Solution:
-    """Return a solution whose name ends with a digest of its content, so that no two have it."""
-    unique = solution.with_unique_name()
-    return solution if solution.name.endswith(f"_{solution.hash()[:8]}") else unique
-
-
 def _check_same(found: Solution, solution: Solution, where: str) -> None:
     if (found.name, found.definition, found.hash()) != (
         solution.name,
@@ -173,6 +172,11 @@ def _check_same(found: Solution, solution: Solution, where: str) -> None:
 
 
 # ------------------------------------------------------------------------------------- datasets
+
+_OF_SCORE = (
+    *("rank", "solution", "author", "language", "hardware", "timer", "cache"),
+    *("workloads", "passed"),
+)
 
 
 class Datasets:
@@ -192,33 +196,37 @@ class Datasets:
         self._roots = roots
         self.save = save
         self._lock = threading.RLock()
-        self._read: list[TraceSet] = []
+        self._read: dict[str, TraceSet] = {}
         self._added: dict[str, Solution] = {}
         self._traces: dict[str, list[Trace]] = {}
 
-    def _sets(self, *, again: bool = False) -> list[TraceSet]:
+    def _sets(self, *, again: bool = False) -> dict[str, TraceSet]:
+        """Return the dataset of each definition."""
         with self._lock:
             if again or not self._read:
-                read = [TraceSet.from_path(root, on_error="collect") for root in self._roots]
-                _check_distinct(read)
-                self._read = read
+                self._read = _distinct(self._roots)
                 for solution in [] if self.save else self._added.values():
                     name = solution.definition
-                    for one in read:
-                        if name in one.definitions:  # its file may have gone
-                            one.solutions.setdefault(name, []).append(solution)
+                    if name in self._read:  # its file may have gone
+                        self._read[name].solutions.setdefault(name, []).append(solution)
             return self._read
 
     def _set_of(self, name: str) -> tuple[TraceSet, Definition]:
         for again in (False, True):
-            for one in self._sets(again=again):
-                if name in one.definitions:
-                    return one, one.definitions[name]
-        raise UnknownNameError.of("definition", [name], [one.name for one in self.definitions()])
+            sets = self._sets(again=again)
+            if name in sets:
+                return sets[name], sets[name].definitions[name]
+        raise UnknownNameError.of("definition", [name], sets)
 
     def definitions(self) -> list[Definition]:
         """Return all definitions."""
-        return [each for one in self._sets() for each in one.definitions.values()]
+        return [one.definitions[name] for name, one in self._sets().items()]
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return name, op_type and description of each definition."""
+        return [
+            one.model_dump(include={"name", "op_type", "description"}) for one in self.definitions()
+        ]
 
     def definition(self, name: str) -> Definition:
         """Return a definition; raise `UnknownNameError` if there is none."""
@@ -242,11 +250,10 @@ class Datasets:
     def solution(self, name: str) -> Solution:
         """Return a solution; raise `UnknownNameError` if there is none."""
         for again in (False, True):
-            sets = self._sets(again=again)
-            for one in sets:
-                if (found := one.get_solution(name)) is not None:
-                    return found
-        known = [each.name for one in sets for group in one.solutions.values() for each in group]
+            sets = self._sets(again=again).items()
+            known = {one.name: one for key, each in sets for one in each.solutions.get(key, ())}
+            if name in known:
+                return known[name]
         raise UnknownNameError.of("solution", [name], known)
 
     def workloads(self, definition: str, uuids: Optional[Sequence[str]] = None) -> list[Trace]:
@@ -280,7 +287,8 @@ class Datasets:
         if solution.author == _BASELINE:
             hint = "give your own name"
             raise ConfigError(f"the author {_BASELINE!r} is not allowed here", hint=hint)
-        solution = _named(solution)
+        if not solution.name.endswith(f"_{solution.hash()[:8]}"):
+            solution = solution.with_unique_name()
         with self._lock:
             trace_set, definition = self._set_of(solution.definition)
             found = trace_set.get_solution(solution.name)
@@ -331,33 +339,30 @@ class Datasets:
         from fib_report.scores import score_solutions
         from flashinfer_bench.data.selection import Selection
 
-        found = self.definition(definition)
-        root = self.root(definition)
-        if self.save:
-            sources = [TraceSet.from_path(root, on_error="collect")]
-        else:
-            read = self.trace_set(definition)
-            ours = TraceSet(
-                None, {definition: found}, {definition: read.solutions.get(definition, [])}
-            )
-            ours.traces = {definition: self.kept(definition)}
-            sources = [TraceSet.from_path(root, on_error="collect"), ours]
+        sources = [TraceSet.from_path(self.root(definition), on_error="collect")]
+        if not self.save:
+            read, found = self._set_of(definition)
+            solutions = {definition: read.solutions.get(definition, [])}
+            kept = {definition: self.kept(definition)}
+            sources.append(TraceSet(None, {definition: found}, solutions, traces=kept))
         wanted = Selection(definitions=(definition,))
         results = [one for source in sources for one in collect_results(source, wanted)]
         scores = score_solutions(with_intervals(latest_results(results)))
         return [_row(score) for score in scores]
 
 
-def _check_distinct(sets: Sequence[TraceSet]) -> None:
-    seen: dict[str, TraceSet] = {}
-    for one in sets:
+def _distinct(roots: Iterable[Path]) -> dict[str, TraceSet]:
+    """Read datasets; return the one of each definition."""
+    found: dict[str, TraceSet] = {}
+    for one in (TraceSet.from_path(root, on_error="collect") for root in roots):
         for name in one.definitions:
-            if name in seen:
+            if name in found:
                 raise ConflictError(
-                    f"the definition {name!r} is in {seen[name].root} and in {one.root}",
+                    f"the definition {name!r} is in {found[name].root} and in {one.root}",
                     hint="name datasets with --local that have no definition in common",
                 )
-            seen[name] = one
+            found[name] = one
+    return found
 
 
 def _row(score: Any) -> dict[str, Any]:
@@ -368,15 +373,7 @@ def _row(score: Any) -> dict[str, Any]:
         "passed by a loose tolerance": score.loose,
     }
     return {
-        "rank": score.rank,
-        "solution": score.solution,
-        "author": score.author,
-        "language": score.language,
-        "hardware": score.hardware,
-        "timer": score.timer,
-        "cache": score.cache,
-        "workloads": score.workloads,
-        "passed": score.passed,
+        **{name: getattr(score, name) for name in _OF_SCORE},
         "latency_ms": latency and latency.value,
         "latency_interval_ms": list(latency.ends) if latency and latency.ends else None,
         "speedup": speedup and speedup.value,
@@ -411,7 +408,7 @@ class _Watch(RunObserver):
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._done, self._total, self._number = 0.0, 0, 0
+        self._done, self._total, self._number, self._where = 0.0, 0, 0, ""
 
     def started(self, total: int) -> None:
         self._total = total
@@ -421,22 +418,22 @@ class _Watch(RunObserver):
 
     def evaluation_started(self, definition: str, workload: Workload, solution: str) -> None:
         self._number += 1
-        where = f"workload {workload.uuid} ({self._number} of {self._total})"
-        self._say(1.0, f"{where}: building, checking and timing")
+        self._where = f"workload {workload.uuid} ({self._number} of {self._total})"
+        self._say(1.0, f"{self._where}: building, checking and timing")
 
     def evaluation_finished(self, trace: Trace) -> None:
         run = trace.evaluation
         assert run is not None
         speed = f", {run.performance.latency_ms:.4g} ms" if run.performance is not None else ""
         checked = "checked and timed: " if run.performance is not None else ""
-        where = f"workload {trace.workload.uuid} ({self._number} of {self._total})"
-        self._say(1.0, f"{where}: {checked}{run.status.value}{speed}")
+        self._say(1.0, f"{self._where}: {checked}{run.status.value}{speed}")
 
     def _say(self, steps: float, message: str) -> None:
         self._done += steps
         self._tell(self._done, 2.0 * self._total + 0.5, message)
 
 
+@dataclass(eq=False)
 class Device:
     """A device with a warm benchmark, which works off calls in one thread.
 
@@ -452,54 +449,40 @@ class Device:
         What to do; None ends it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        settings: Mapping[str, Any],
-        datasets: Datasets,
-        calls: queue.SimpleQueue[Optional[Call[Any]]],
-    ) -> None:
-        self.name = name
-        self._settings = settings
-        self._calls = calls
-        self._subject = _Subject(datasets)
+    name: str
+    settings: Mapping[str, Any]
+    datasets: Datasets
+    calls: queue.SimpleQueue[Optional[Call[Any]]]
+
+    def __post_init__(self) -> None:
+        self._subject = _Subject(self.datasets)
         self._opened = ExitStack()
         # Child processes may end with the thread that started them, so there is one for all calls.
-        self.thread = threading.Thread(target=self._serve, name=f"fib-{name}", daemon=True)
+        self.thread = threading.Thread(target=self._serve, name=f"fib-{self.name}", daemon=True)
         self.thread.start()
 
     def _serve(self) -> None:
         with self._opened:
-            while (call := self._calls.get()) is not None:
+            while (call := self.calls.get()) is not None:
                 call.run(self)
 
     @property
     def tool_sandbox(self) -> str:
         """The sandbox under ncu and the like, which is never strict: CUDA has started before it."""
-        return str(self._settings.get("sandbox", "auto"))
+        return str(self.settings.get("sandbox", "auto"))
 
     @cached_property
     def config(self) -> BenchmarkConfig:
         """The settings; the sandbox is strict where that is possible, unless they say otherwise."""
-        from flashinfer_bench.bench import BenchmarkConfig
-        from flashinfer_bench.bench.backends import choose_devices
-
-        (device,) = choose_devices(self.name)
-        # Nobody wins by computing in less precision than asked for.
-        given = {"tolerance": "dtype", **self._settings, "device": device}
-        config = BenchmarkConfig.default(**given)
-        if "sandbox" in given:
-            return config
-        return BenchmarkConfig.default(**given, sandbox="strict" if self._confines() else "auto")
+        given = {"tolerance": "dtype", **self.settings}  # nobody wins by computing less precisely
+        if "sandbox" not in given:
+            given["sandbox"] = "strict" if self._confines() else "auto"
+        return BenchmarkConfig.default(**{**given, "device": choose_devices(self.name)[0]})
 
     def _confines(self) -> bool:
-        from flashinfer_bench.bench.sandbox import Sandbox
-        from flashinfer_bench.plugins import default_catalog
-
         sandbox = Sandbox("strict", default_catalog())
         try:
-            with closing(self._make_executor(self._settings.get("executor"))) as executor:
-                sandbox.require(executor)
+            sandbox.require(self.executor)
         except CapabilityError as error:
             logger.warning("solutions are confined only as far as possible: %s", error)
             return False
@@ -507,11 +490,12 @@ class Device:
             sandbox.tidy()
         return True
 
-    def _make_executor(self, name: Optional[str]) -> Executor:
-        from flashinfer_bench.bench.backends import choose_devices, make_executor
-        from flashinfer_bench.plugins import default_catalog
-
-        return make_executor(default_catalog(), choose_devices(self.name)[0], name)
+    @cached_property
+    def executor(self) -> Executor:
+        """Starts processes for diagnoses."""
+        name = BenchmarkConfig.default(**self.settings).executor
+        made = make_executor(default_catalog(), choose_devices(self.name)[0], name)
+        return self._opened.enter_context(closing(made))
 
     @cached_property
     def benchmark(self) -> Benchmark:
@@ -519,11 +503,6 @@ class Device:
         from flashinfer_bench.bench import Benchmark
 
         return self._opened.enter_context(Benchmark(self._subject, self.config))
-
-    @cached_property
-    def executor(self) -> Executor:
-        """Starts processes for diagnoses."""
-        return self._opened.enter_context(closing(self._make_executor(self.config.executor)))
 
     def evaluate(
         self, call: Call[Any], solution: Solution, workloads: list[Trace]
@@ -538,36 +517,60 @@ class Device:
         call.check()
         return results.traces.get(solution.definition, []), benchmark.skipped
 
-    def settings(
-        self, definition: Definition, traces: Iterable[Trace]
-    ) -> dict[str, ResolvedEvalConfig]:
-        """Return the settings with which traces were made, by uuid of the workload."""
-        resolve = self.config.resolve_eval_config
-        return {one.workload.uuid: resolve(definition, one.workload) for one in traces}
-
     def diagnose(
         self, call: Call[Any], definition: Definition, solution: Solution, trace: Trace
     ) -> Any:
         """Return why outputs are wrong; None if that cannot be found out."""
-        from fib_agents.diagnosis import diagnose, seeds_of
-
         assert self._subject.root is not None
-        config = self.config
-        try:
-            return diagnose(
-                *(definition, solution, trace.workload, self._subject.root),
-                sandbox=config.sandbox,
-                executor=self.executor,
-                seeds=seeds_of(trace),
-                config=config.resolve_eval_config(definition, trace.workload),
-                call=call,
-            )
-        except CallCancelled:
-            raise
-        except Exception as error:  # the result of the evaluation is still good
-            detailed = not isinstance(error, FibError)
-            logger.warning("%s is not diagnosed: %s", solution.name, error, exc_info=detailed)
-            return None
+        return diagnosed(
+            *(definition, solution, trace, self._subject.root),
+            sandbox=self.config.sandbox,
+            executor=self.executor,
+            config=self.config.resolve_eval_config(definition, trace.workload),
+            call=call,
+        )[0]
+
+
+def diagnosed(
+    definition: Definition, solution: Solution, trace: Trace, root: Optional[Path], **options: Any
+) -> tuple[Any, str]:
+    """Find out why outputs are wrong.
+
+    Parameters
+    ----------
+    definition, solution, trace : Definition, Solution, Trace
+        What was wrong, and the run that showed it.
+    root : Path or None
+        Folder of the dataset.
+    **options
+        Further arguments of `fib_agents.diagnosis.diagnose`.
+
+    Returns
+    -------
+    diagnosis : Diagnosis, optional
+        None if there is none.
+    note : str
+        Why there is none.
+
+    Raises
+    ------
+    CallCancelled
+        If the call among `options` was cancelled.
+    """
+    from fib_agents import diagnosis
+
+    try:
+        seeds = diagnosis.seeds_of(trace)
+        found = diagnosis.diagnose(
+            definition, solution, trace.workload, root, seeds=seeds, **options
+        )
+    except CallCancelled:
+        raise
+    except Exception as error:
+        reason = error.message if (told := isinstance(error, FibError)) else repr(error)
+        logger.warning("%s is not diagnosed: %s", solution.name, reason, exc_info=not told)
+        return None, f"not made: {reason}"
+    return found, ""
 
 
 class LocalJudge:
@@ -636,20 +639,19 @@ class LocalJudge:
         def work(call: Call[Evaluated], device: Device) -> Evaluated:
             earlier = datasets.kept(definition.name)
             traces, skipped = device.evaluate(call, solution, workloads)
-            wrong = [one for one in traces if diagnose and _is_wrong(one)][:1]
             diagnoses = {}
-            for trace in wrong:
-                call.check()
+            for trace in [one for one in traces if diagnose and _is_wrong(one)][:1]:
                 call.tell(2.0 * len(workloads) + 0.4, 2.0 * len(workloads) + 0.5, "diagnosing")
                 found = device.diagnose(call, definition, solution, trace)
                 diagnoses[trace.workload.uuid] = found
                 call.check()
             told = [f"{one.workload or one.solution}: {one.reason}" for one in skipped]
+            resolve = device.config.resolve_eval_config
+            settings = {one.workload.uuid: resolve(definition, one.workload) for one in traces}
             trace_set = datasets.trace_set(definition.name)
             return Evaluated(
                 *(definition, solution, traces, trace_set, told, diagnoses, datasets.save),
-                earlier,
-                device.settings(definition, traces),
+                *(earlier, settings),
             )
 
         return self.begin(work, tell)
@@ -666,8 +668,6 @@ class LocalJudge:
 
 
 def _is_wrong(trace: Trace) -> bool:
-    from flashinfer_bench.data import EvaluationStatus
-
     run = trace.evaluation
     return run is not None and run.status is EvaluationStatus.INCORRECT_NUMERICAL
 
@@ -684,15 +684,13 @@ class RemoteRecords:
         The service.
     """
 
-    save = True
-
     def __init__(self, client: Client) -> None:
         self._client = client
         self.submitted: dict[str, Solution] = {}
 
-    def definitions(self) -> list[Definition]:
-        """Return all definitions."""
-        return [self._client.definition(row["name"]) for row in self._client.definitions()]
+    def listed(self) -> list[dict[str, Any]]:
+        """Return name, op_type and description of each definition; older services lack the type."""
+        return [{"op_type": "", **row} for row in self._client.definitions()]
 
     def definition(self, name: str) -> Definition:
         """Return a definition; the error for an unknown name is the service's."""
@@ -711,8 +709,6 @@ class RemoteRecords:
 
     def workloads(self, definition: str) -> list[Trace]:
         """Return workload traces, except hidden ones."""
-        from flashinfer_bench.data import Workload
-
         rows = self._client.workloads(definition)
         found = [Workload.model_validate(row.get("workload", row)) for row in rows]
         return [Trace(definition=definition, workload=one) for one in found]
@@ -737,13 +733,7 @@ class RemoteJudge:
         self._slots = threading.Semaphore(_REMOTE_CALLS)
 
     def evaluate(
-        self,
-        solution: Solution,
-        uuids: Optional[Sequence[str]],
-        tell: Tell,
-        *,
-        new: bool,
-        diagnose: bool,
+        self, solution: Solution, uuids: Optional[Sequence[str]], tell: Tell, **_: Any
     ) -> Call[Evaluated]:
         """Begin to evaluate a solution, as `LocalJudge.evaluate`; the service does not diagnose."""
 
@@ -764,9 +754,12 @@ class RemoteJudge:
         solution = solution.model_copy(update={"name": task.solution})
         self.records.submitted[solution.name] = solution
 
+        tries = iter(range(_CANCEL_TRIES))
+
         @cache  # asking once is enough
         def stop() -> None:
-            client.cancel(task.task_id)
+            if next(tries, None) is not None:
+                client.cancel(task.task_id)
 
         with call.stopped_by(stop):
             view = self._follow(call, task.task_id)

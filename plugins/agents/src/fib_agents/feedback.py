@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 
-from fib_agents.diagnosis import MOST_OUTPUTS, Diagnosis, OutputFeedback, output_of
-from fib_agents.history import SinceLastTry, results_of, since_last_try
+from fib_agents import history
+from fib_agents.diagnosis import (
+    MOST_OUTPUTS,
+    Diagnosis,
+    OutputFeedback,
+    details_of,
+    output_of,
+    provenance_of,
+)
 from fib_agents.known_causes import Cause, causes_of_error
 from fib_report.causes import reason_of, shorten, without_colours
 from fib_report.results import latest_results
@@ -34,9 +41,13 @@ if TYPE_CHECKING:
 VERSION = 1
 MOST_BYTES = 16 << 10
 
-_LONGEST_NAME = 200
+_NAMES = ("definition", "workload", "solution", "author", "hardware", "timestamp", "status")
 _LONGEST_TEXT = 400
-_LONGEST_LOG = 2_000
+_LONGEST = {
+    **dict.fromkeys((*_NAMES, "name"), 200),
+    "log_excerpt": 2_000,
+    "diff": history.MOST_DIFF_CHARACTERS,
+}
 _MOST_AXES = 16
 
 
@@ -159,7 +170,7 @@ class Feedback:
     marks : tuple of str
         ``disputed``: the latency is in doubt; ``replayable``: it may come from memory;
         ``loose_tolerance``: it would fail with ``--tolerance dtype``.
-    since_last_try : SinceLastTry, optional
+    since_last_try : history.SinceLastTry, optional
         What changed since the author's last solution of this definition.
     version : int
         1.
@@ -182,7 +193,7 @@ class Feedback:
     best_known: Optional[BestKnown] = None
     limit: Optional[Limit] = None
     marks: tuple[str, ...] = ()
-    since_last_try: Optional[SinceLastTry] = None
+    since_last_try: Optional[history.SinceLastTry] = None
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -222,29 +233,13 @@ class Feedback:
             raise DataError(f"not a feedback record: {error}") from error
 
     def _cut(self) -> Feedback:
-        axes = {shorten(name, 60): size for name, size in list(self.axes.items())[:_MOST_AXES]}
-        causes = [
-            replace(one, evidence=shorten(one.evidence, _LONGEST_TEXT))
-            for one in self.likely_causes[:5]
-        ]
         return replace(
             self,
-            **_names(self, _LONGEST_NAME),
-            axes=axes,
-            decisive_line=shorten(self.decisive_line, _LONGEST_TEXT),
-            log_excerpt=shortened(self.log_excerpt, _LONGEST_LOG),
-            outputs=tuple(
-                replace(one, name=shorten(one.name, _LONGEST_NAME))
-                for one in self.outputs[:MOST_OUTPUTS]
-            ),
-            likely_causes=tuple(causes),
-            diagnosis_note=shorten(self.diagnosis_note, _LONGEST_TEXT),
+            axes=dict(list(self.axes.items())[:_MOST_AXES]),
+            log_excerpt=shortened(self.log_excerpt, _LONGEST["log_excerpt"]),
+            outputs=self.outputs[:MOST_OUTPUTS],
+            likely_causes=self.likely_causes[:5],
         )
-
-
-def _names(record: Feedback, limit: int) -> dict[str, Any]:
-    names = ("definition", "workload", "solution", "author", "hardware", "timestamp", "status")
-    return {name: shorten(getattr(record, name), limit) for name in names}
 
 
 def _as_json(record: Feedback) -> str:
@@ -252,13 +247,18 @@ def _as_json(record: Feedback) -> str:
     return json.dumps(_plain({"version": data.pop("version"), **data}), ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, longest: int = 0) -> Any:
+    """Return JSON values without those that are None, with texts cut by the key they are under."""
     if isinstance(value, dict):
-        return {_plain(key): _plain(one) for key, one in value.items() if one is not None}
+        return {
+            _plain(key, 60): _plain(one, _LONGEST.get(key, _LONGEST_TEXT))
+            for key, one in value.items()
+            if one is not None
+        }
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(one, longest) for one in value]
     if isinstance(value, str):  # what UTF-8 cannot hold is replaced
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return shorten(value, longest).encode("utf-8", "replace").decode("utf-8")
     return plain_number(value) if isinstance(value, float) else value
 
 
@@ -275,9 +275,10 @@ def _short_diff(record: Feedback, limit: int) -> Feedback:
 
 def _short_names(record: Feedback) -> Feedback:
     """Return what is always below the limit, even if each character takes six bytes."""
+    names: dict[str, Any] = {name: shorten(getattr(record, name), 60) for name in _NAMES}
     return replace(
         record,
-        **_names(record, 60),
+        **names,
         axes={},
         outputs=(),
         likely_causes=(),
@@ -348,7 +349,7 @@ def feedback_among(
     run = trace.evaluation
     if run is None or trace.solution is None:
         raise DataError("a workload trace has no evaluation", hint="give a trace of a run")
-    results = results_of(trace_set, trace.definition, more)
+    results = history.results_of(trace_set, trace.definition, more)
     own = results[-1]
     definition = trace_set.definitions.get(trace.definition)
     solutions = trace_set.solutions.get(trace.definition, ())
@@ -365,7 +366,7 @@ def feedback_among(
         timestamp=run.timestamp,
         status=run.status.value,
         decisive_line=without_colours(reason),
-        log_excerpt=shortened(without_colours(run.log), _LONGEST_LOG),
+        log_excerpt=shortened(without_colours(run.log), _LONGEST["log_excerpt"]),
         outputs=_outputs(trace, definition, diagnosis, config) if definition is not None else (),
         likely_causes=tuple(causes),
         diagnosis_note=diagnosis.note if diagnosis is not None else note,
@@ -373,7 +374,7 @@ def feedback_among(
         best_known=_best_known(own, results),
         limit=_limit(own, trace_set),
         marks=tuple(name for name, holds in marks.items() if holds),
-        since_last_try=since_last_try(own, results, solutions),
+        since_last_try=history.since_last_try(own, results, solutions),
     )
 
 
@@ -388,8 +389,7 @@ def settings_of(trace: Trace, definition: Definition) -> ResolvedEvalConfig:
         Its definition.
     """
     config = BenchmarkConfig.default().resolve_eval_config(definition, trace.workload)
-    provenance = trace.evaluation.provenance if trace.evaluation is not None else None
-    told = (provenance.settings if provenance is not None else None) or {}
+    told = provenance_of(trace).settings or {}
     with suppress(ValueError, TypeError, DataError):
         names = ("atol", "rtol", "required_matched_ratio")
         found: dict[str, Any] = {name: told[name] for name in names if name in told}
@@ -408,23 +408,23 @@ def _outputs(
 ) -> tuple[OutputFeedback, ...]:
     config = config or settings_of(trace, definition)
     correctness = trace.evaluation.correctness if trace.evaluation is not None else None
-    extra = (correctness.extra if correctness is not None else None) or {}
-    first, matched = extra.get("first_failing"), extra.get("matched_ratio")
+    first, matched = (details_of(trace).get(key) for key in ("first_failing", "matched_ratio"))
     worst = first.get("output") if isinstance(first, dict) else None
     known = {one.name: one for one in diagnosis.outputs} if diagnosis is not None else {}
-    found = []
+    found, is_only = [], len(definition.outputs) == 1
     for name in list(definition.outputs)[:MOST_OUTPUTS]:
         try:
             one = output_of(definition, name, trace.workload.axes, config)
         except DataError:  # a workload of another definition
             break
-        is_only = len(definition.outputs) == 1
-        if correctness is not None and (is_only or name == worst):
-            share = 1.0 - matched if isinstance(matched, (int, float)) else None
-            one = replace(one, wrong_share=share)
+        if isinstance(matched, (int, float)) and (is_only or name == worst):
+            one = replace(one, wrong_share=1.0 - matched)
         if correctness is not None and is_only:
-            largest = correctness.max_absolute_error, correctness.max_relative_error
-            one = replace(one, max_absolute_error=largest[0], max_relative_error=largest[1])
+            one = replace(
+                one,
+                max_absolute_error=correctness.max_absolute_error,
+                max_relative_error=correctness.max_relative_error,
+            )
         found.append(known.get(name, one))
     return tuple(found)
 
@@ -432,14 +432,10 @@ def _outputs(
 def _latency(own: Result, run: Evaluation) -> Optional[Latency]:
     if run.status is not EvaluationStatus.PASSED or not own.latency_ms:
         return None
+    beside = (own.reference_latency_ms, own.speedup, own.speedup_interval)
     has_reference = own.speedup is not None
     return Latency(
-        own.latency_ms,
-        own.interval_ms,
-        *own.conditions,
-        own.reference_latency_ms if has_reference else None,
-        own.speedup,
-        own.speedup_interval if has_reference else None,
+        own.latency_ms, own.interval_ms, *own.conditions, *(beside if has_reference else ())
     )
 
 
@@ -460,15 +456,14 @@ def _best_known(own: Result, results: Sequence[Result]) -> Optional[BestKnown]:
     best = min(others, key=lambda one: one.latency_ms or math.inf)
     theirs, mine = latency_of(best), latency_of(own)
     assert theirs is not None
-    ratio, verdict = None, "unknown"
-    if mine is not None:
-        ratio = ratio_of(theirs, mine).value
-        if theirs.ends is not None and mine.ends is not None:
-            verdict = "not distinguishable"
-            if mine.high < theirs.low or mine.low > theirs.high:
-                verdict = "faster" if mine.high < theirs.low else "slower"
-    solution, author = shorten(best.solution, _LONGEST_NAME), shorten(best.author, _LONGEST_NAME)
-    return BestKnown(solution, author, theirs.value, theirs.ends, ratio, verdict)
+    found = BestKnown(best.solution, best.author, theirs.value, theirs.ends)
+    if mine is None:
+        return found
+    overlap, verdict = history.intervals_overlap(mine, theirs), "unknown"
+    if overlap is not None:
+        apart = "faster" if mine.value < theirs.value else "slower"
+        verdict = "not distinguishable" if overlap else apart
+    return replace(found, ratio=ratio_of(theirs, mine).value, verdict=verdict)
 
 
 def _limit(own: Result, trace_set: TraceSet) -> Optional[Limit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Optional
 
 from msgspec.structs import astuple
@@ -14,8 +15,9 @@ from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.selection import UNKNOWN_AUTHOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from fib_report.scores import Measured
     from flashinfer_bench.data import Solution, Trace
 
 MOST_DIFF_CHARACTERS = 4_000
@@ -79,15 +81,14 @@ def results_of(trace_set: TraceSet, definition: str, more: Sequence[Trace] = ())
         for one in trace_set.solutions.get(definition, ())
     }
     rows = list(trace_set.run_rows(definition))
-    extra = TraceSet(traces={definition: list(more)}).run_rows(definition) if more else []
+    extra = TraceSet(traces={definition: [*more]}).run_rows(definition)
     given = {(row.solution, row.workload, row.timestamp) for row in extra}
     rows = [row for row in rows if (row.solution, row.workload, row.timestamp) not in given]
-    found = []
-    for row in (*rows, *extra):
-        maker = makers.get(row.solution, (UNKNOWN_AUTHOR, ""))
-        fields: tuple[Any, ...] = (*astuple(row), known.op_type if known else "", *maker)
-        found.append(Result(*fields))
-    return found
+    op_type, unknown = known.op_type if known else "", (UNKNOWN_AUTHOR, "")
+    fields: Iterator[tuple[Any, ...]] = (
+        (*astuple(row), op_type, *makers.get(row.solution, unknown)) for row in (*rows, *extra)
+    )
+    return [Result(*one) for one in fields]
 
 
 def since_last_try(
@@ -112,18 +113,13 @@ def since_last_try(
     mine = [one for one in results if one.author == own.author]
     first: dict[Any, str] = {}
     for one in (*mine, own):
-        key = one.solution, one.origin.solution_hash
-        first[key] = min(first.get(key, one.timestamp), one.timestamp)
-    this = own.solution, own.origin.solution_hash
+        first[_content(one)] = min(first.get(_content(one), one.timestamp), one.timestamp)
+    this = _content(own)
     earlier = [key for key, when in first.items() if key != this and when < first[this]]
     if not earlier:
         return None
     last = max(earlier, key=lambda key: first[key])
-    runs = [
-        one
-        for one in mine
-        if (one.solution, one.origin.solution_hash) == last and one.timestamp <= own.timestamp
-    ]
+    runs = [one for one in mine if _content(one) == last and one.timestamp <= own.timestamp]
     place = own.workload, own.hardware
     here = [one for one in runs if (one.workload, one.hardware) == place]
     before = max(here or runs, key=lambda one: one.timestamp)
@@ -133,14 +129,22 @@ def since_last_try(
     return SinceLastTry(last[0], bool(here), *statuses, diff, left_out, ratio, overlap)
 
 
+def _content(one: Result) -> tuple[str, Optional[str]]:
+    return one.solution, one.origin.solution_hash
+
+
 def _compared(before: Result, own: Result) -> tuple[Optional[float], Optional[bool]]:
     old, new = latency_of(before), latency_of(own)
     if old is None or new is None or before.conditions != own.conditions:
         return None, None
-    overlap = None
-    if old.ends is not None and new.ends is not None:
-        overlap = old.low <= new.high and new.low <= old.high
-    return ratio_of(new, old).value, overlap
+    return ratio_of(new, old).value, intervals_overlap(old, new)
+
+
+def intervals_overlap(one: Measured, other: Measured) -> Optional[bool]:
+    """Return whether the intervals of two latencies overlap; None if one has none."""
+    if one.ends is None or other.ends is None:
+        return None
+    return one.low <= other.high and other.low <= one.high
 
 
 def _diff(
@@ -157,10 +161,6 @@ def _diff(
         old, new = (side.get(path, "").splitlines() for side in sides)
         names = f"{last[0]}/{path}", f"{this[0]}/{path}"
         lines += unified_diff(old, new, *names, lineterm="")
-    kept, length = 0, 0
-    for line in lines:
-        length += len(line) + 1
-        if length > MOST_DIFF_CHARACTERS:
-            break
-        kept += 1
+    lengths = accumulate(len(line) + 1 for line in lines)
+    kept = sum(length <= MOST_DIFF_CHARACTERS for length in lengths)
     return "\n".join(lines[:kept]), len(lines) - kept

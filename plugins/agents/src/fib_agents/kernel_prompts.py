@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent / "prompts"
 
+FFI_PROMPT = (_FOLDER / "ffi.md").read_text(encoding="utf-8")
+"""How to write CUDA with TVM FFI: types, conventions and rules, with examples that compile."""
+
+FFI_PROMPT_SIMPLE = (_FOLDER / "ffi_simple.md").read_text(encoding="utf-8")
+"""The same in one paragraph and one example."""
+
 LANGUAGES = {
     "cuda": ("CUDA C++", "cuda.md"),
     "triton": ("Triton", "triton.md"),

@@ -6,10 +6,11 @@ import asyncio
 import json
 import math
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Annotated, Any, Optional, ParamSpec, TypeVar, Union
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, Union
+from urllib.parse import quote
 
 import mcp_types
 from mcp.server.mcpserver import Context, MCPServer
@@ -18,14 +19,15 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
-from fib_agents.evaluations import Call, Device, Evaluated, LocalJudge, RemoteJudge
+from fib_agents.evaluations import Call, Device, Evaluated, LocalJudge, RemoteJudge, Tell
 from flashinfer_bench import __version__
 from flashinfer_bench.cli.output import to_plain
-from flashinfer_bench.data import Definition, Solution, Trace, Workload
+from flashinfer_bench.data import BuildSpec, Definition, Solution, Trace, Workload
 from flashinfer_bench.errors import CapabilityError, ConfigError, DataError, FibError
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Iterator
 
 MAX_SOLUTION_CHARS = 2_000_000
 """Longer sources are refused."""
@@ -42,10 +44,7 @@ a solution, checks it against the reference and times it, and returns what to co
 profile and memcheck look into one call; compare decides which of two solutions is faster.
 """
 
-Tell = Callable[[float, Optional[float], str], None]
-
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
 
 # ------------------------------------------------------------------------------- inputs, outputs
 
@@ -85,17 +84,6 @@ class SolutionInput(BaseModel):
     description: Optional[str] = Field(None, description="What it does.")
 
 
-_OF_SPEC = (
-    "language",
-    "entry_point",
-    "binding",
-    "destination_passing_style",
-    "target_hardware",
-    "dependencies",
-    "compile_options",
-)
-
-
 def solution_from(given: SolutionInput) -> Solution:
     """Return the record of a solution that an agent has sent.
 
@@ -113,7 +101,7 @@ def solution_from(given: SolutionInput) -> Solution:
     if size > MAX_SOLUTION_CHARS:
         told = f"the sources have {size:,} characters; allowed are {MAX_SOLUTION_CHARS:,}"
         raise ConfigError(told, hint="generate tables at run time, or shorten the sources")
-    flat = {name: value for name in _OF_SPEC if (value := getattr(given, name)) is not None}
+    flat = given.model_dump(include={*BuildSpec.model_fields}, exclude_none=True)
     if given.spec is not None and flat:
         told = f"{', '.join(flat)} and spec are given"
         raise ConfigError(told, hint="put them into spec, or leave spec out")
@@ -243,17 +231,13 @@ def _problem(error: Exception) -> str:
 _EXPECTED = (FibError, DataError, ValidationError)
 
 
-def _told(function: Callable[_P, _T]) -> Callable[_P, _T]:
+@contextmanager
+def _telling() -> Iterator[None]:
     """Tell expected errors to the agent; others are logged by the SDK, and told without details."""
-
-    @wraps(function)
-    def run(*args: _P.args, **options: _P.kwargs) -> _T:
-        try:
-            return function(*args, **options)
-        except _EXPECTED as error:
-            raise ToolError(_problem(error)) from None
-
-    return run
+    try:
+        yield
+    except _EXPECTED as error:
+        raise ToolError(_problem(error)) from None
 
 
 async def _follow(ctx: Context[Any, Any], begin: Callable[[Tell], Call[_T]]) -> _T:
@@ -267,9 +251,8 @@ async def _follow(ctx: Context[Any, Any], begin: Callable[[Tell], Call[_T]]) -> 
 
     began = asyncio.ensure_future(asyncio.to_thread(begin, lambda *step: put(step)))
     try:
-        call = await asyncio.shield(began)
-    except _EXPECTED as error:
-        raise ToolError(_problem(error)) from None
+        with _telling():
+            call = await asyncio.shield(began)
     except asyncio.CancelledError:
         began.add_done_callback(_end)
         raise
@@ -277,9 +260,8 @@ async def _follow(ctx: Context[Any, Any], begin: Callable[[Tell], Call[_T]]) -> 
     try:
         while (step := await told.get()) is not None:
             await ctx.report_progress(*step)
-        return call.outcome.result()
-    except _EXPECTED as error:
-        raise ToolError(_problem(error)) from None
+        with _telling():
+            return call.outcome.result()
     finally:
         if not call.outcome.done():  # the client has cancelled it, or gone away
             call.cancel()
@@ -329,19 +311,12 @@ class AgentServer:
             instructions=INSTRUCTIONS,
             log_level=level,  # type: ignore[arg-type]
         )
-        reading = (
-            self.list_definitions,
-            self.get_definition,
-            self.list_solutions,
-            self.get_solution,
-            self.leaderboard,
-        )
-        for read in reading:
-            self._add(_told(read), _READS)
+        lists = (self.list_definitions, self.list_solutions, self.leaderboard)
+        for read in (*lists, self.get_definition, self.get_solution):
+            self._add(_telling()(read), _READS)
         self._add(self.evaluate, _RUNS)
-        if isinstance(judge, LocalJudge):  # a service offers no others
-            for run in (self.compare, self.profile, self.memcheck):
-                self._add(run, _RUNS)
+        for run in (self.compare, self.profile, self.memcheck):
+            self._add(run, _RUNS)
         self._add_resources()
         self._add_prompts()
 
@@ -358,15 +333,9 @@ class AgentServer:
         offset: _Offset = 0,
     ) -> DefinitionList:
         """List the computations for which kernels can be written: name, family, description."""
-        found = [
-            one for one in self._records.definitions() if op_type is None or one.op_type == op_type
-        ]
+        found = [one for one in self._records.listed() if op_type in (None, one["op_type"])]
         rows: list[DefinitionRow] = [
-            {
-                "name": one.name,
-                "op_type": one.op_type,
-                "description": bounded(one.description or "", 300),
-            }
+            bounded({**one, "description": one["description"] or ""}, 300)
             for one in found[offset : offset + limit]
         ]
         return {"definitions": rows, "total": len(found)}
@@ -376,7 +345,7 @@ class AgentServer:
         definition = self._records.definition(name)
         workloads = [one.workload for one in self._records.workloads(name)]
         return {
-            "definition": bounded(_plain(definition), _MAX_SOURCE_CHARS),
+            "definition": bounded(to_plain(definition), _MAX_SOURCE_CHARS),
             "workloads": [
                 {"uuid": one.uuid, "axes": dict(one.axes)} for one in workloads[:_MAX_ROWS]
             ],
@@ -404,11 +373,11 @@ class AgentServer:
         """Return a solution with its sources; long files are cut, and can be read as resources."""
         solution = self._records.solution(name)
         notes = [
-            f"{one.path} is cut; read fib://solutions/{_quoted(name)}/{_quoted(one.path, '/')}"
+            f"{one.path} is cut; read fib://solutions/{quote(name, safe='')}/{quote(one.path)}"
             for one in solution.sources
             if len(one.content) > _MAX_SOURCE_CHARS
         ]
-        return {"solution": bounded(_plain(solution), _MAX_SOURCE_CHARS), "notes": notes}
+        return {"solution": bounded(to_plain(solution), _MAX_SOURCE_CHARS), "notes": notes}
 
     def leaderboard(self, definition: _DefinitionName, limit: _Limit = 20) -> LeaderboardResult:
         """Rank the solutions of a definition by the geometric mean of their latencies."""
@@ -436,7 +405,7 @@ class AgentServer:
             is_new, record = isinstance(solution, SolutionInput), self._solution(solution)
             return self._judge.evaluate(record, workloads, tell, new=is_new, diagnose=diagnose)
 
-        return await asyncio.to_thread(_told(result_of), await _follow(ctx, begin))
+        return await asyncio.to_thread(_telling()(result_of), await _follow(ctx, begin))
 
     async def compare(
         self,
@@ -455,18 +424,14 @@ class AgentServer:
 
         Calls of both alternate in pairs of fresh processes until the verdict is clear.
         """
-        judge = self._local()
+        judge = self._judge
+        if not isinstance(judge, LocalJudge):
+            raise ToolError(_problem(_not_offered("compare")))
 
         def begin(tell: Tell) -> Call[CompareResult]:
             first, second = judge.records.solution(baseline), judge.records.solution(candidate)
-            work = partial(
-                _compare,
-                judge,
-                (first, second),
-                workloads,
-                {"min_effect": min_effect, "max_seconds": max_seconds},
-            )
-            return judge.begin(work, tell)
+            given = {"min_effect": min_effect, "max_seconds": max_seconds}
+            return judge.begin(partial(_compare, judge, (first, second), workloads, given), tell)
 
         return await _follow(ctx, begin)
 
@@ -474,13 +439,7 @@ class AgentServer:
         self, ctx: Context[Any, Any], solution: _SolutionArgument, workload: _Workload = None
     ) -> dict[str, Any]:
         """Profile one call of a solution with Nsight Compute; needs an NVIDIA GPU and ncu."""
-
-        def run(solution: Solution, workload: Workload, **options: Any) -> Any:
-            from fib_agents.ncu import profile
-
-            return profile(solution, workload, **options)
-
-        return await self._inspect(ctx, solution, workload, run)
+        return await self._inspect(ctx, solution, workload, "ncu", "profile")
 
     async def memcheck(
         self, ctx: Context[Any, Any], solution: _SolutionArgument, workload: _Workload = None
@@ -489,22 +448,20 @@ class AgentServer:
 
         Needs an NVIDIA GPU.
         """
-
-        def run(solution: Solution, workload: Workload, **options: Any) -> Any:
-            from fib_agents.sanitizer import memcheck
-
-            return memcheck(solution, workload, **options)
-
-        return await self._inspect(ctx, solution, workload, run)
+        return await self._inspect(ctx, solution, workload, "sanitizer", "memcheck")
 
     async def _inspect(
         self,
         ctx: Context[Any, Any],
         solution: Union[SolutionInput, str],
         uuid: Optional[str],
-        run: Callable[..., Any],
+        module: str,
+        name: str,
     ) -> dict[str, Any]:
-        judge = self._local()
+        judge = self._judge
+        if not isinstance(judge, LocalJudge):
+            told = _not_offered(name)
+            return {"problem": {"code": "not_offered", "message": told.message, "hint": told.hint}}
 
         def begin(tell: Tell) -> Call[dict[str, Any]]:
             record = self._solution(solution)
@@ -519,9 +476,10 @@ class AgentServer:
                 stop = threading.Event()
                 with call.stopped_by(stop.set):
                     call.check()
+                    run = getattr(import_module(f"fib_agents.{module}"), name)
                     found = run(record, workload, sandbox=device.tool_sandbox, stop=stop, **options)
                 call.check()
-                return bounded(_plain(found))  # type: ignore[no-any-return]
+                return bounded(to_plain(found))  # type: ignore[no-any-return]
 
             return judge.begin(work, tell)
 
@@ -531,10 +489,6 @@ class AgentServer:
         if isinstance(given, SolutionInput):
             return solution_from(given)
         return self._records.solution(given)
-
-    def _local(self) -> LocalJudge:
-        assert isinstance(self._judge, LocalJudge)
-        return self._judge
 
     # ------------------------------------------------------------------ resources and prompts
 
@@ -593,19 +547,10 @@ def _schema(model: type[BaseModel]) -> str:
     return json.dumps(model.model_json_schema(), indent=1)
 
 
-def _quoted(text: str, safe: str = "") -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe=safe)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_none=True)
-    if hasattr(value, "to_json"):
-        value = value.to_json()
-        return json.loads(value) if isinstance(value, str) else value
-    return to_plain(value)
+def _not_offered(command: str) -> CapabilityError:
+    hint = f"run 'fib {command}' where dataset and device are, or 'fib mcp --local DATASET' there"
+    told = f"this server evaluates with a service, which does not {command}"
+    return CapabilityError(told, hint=hint)
 
 
 def result_of(done: Evaluated) -> EvaluationResult:
@@ -622,14 +567,13 @@ def result_of(done: Evaluated) -> EvaluationResult:
     runs = [one.evaluation for one in done.traces if one.evaluation is not None]
     for trace, run in zip(done.traces, runs, strict=True):
         uuid = trace.workload.uuid
+        # Of a hidden workload of a service no more is known.
+        record = {"workload": uuid, "status": run.status.value, "log": bounded(run.log)}
         if run.timestamp:
             more = [*done.earlier, *(one for one in done.traces if one is not trace), trace]
-            about = done.diagnoses.get(uuid)
-            config = done.settings.get(uuid)
-            record = _plain(feedback_among(trace, done.trace_set, more, about, config=config))
-        else:  # of a hidden workload of a service
-            record = {"workload": uuid, "status": run.status.value, "log": run.log}
-        record = bounded(record)
+            about, config = done.diagnoses.get(uuid), done.settings.get(uuid)
+            found = feedback_among(trace, done.trace_set, more, about, config=config)
+            record = json.loads(found.to_json())  # small, and without NaN
         room -= len(json.dumps(record))
         if room < 0 and feedback:
             left = len(runs) - len(feedback)
@@ -670,15 +614,12 @@ def _compare(
     from flashinfer_bench.data import TraceSet
 
     datasets, name = judge.records, pair[0].definition
-    trace_set = TraceSet(
-        datasets.root(name),
-        {one.definition: datasets.definition(one.definition) for one in pair},
-        {
-            one.definition: [each for each in pair if each.definition == one.definition]
-            for one in pair
-        },
-        {name: datasets.workloads(name, workloads)},
-    )
+    solutions: dict[str, list[Solution]] = {}
+    for one in pair:
+        solutions.setdefault(one.definition, []).append(one)
+    definitions = {each: datasets.definition(each) for each in solutions}
+    given_workloads = {name: datasets.workloads(name, workloads)}
+    trace_set = TraceSet(datasets.root(name), definitions, solutions, given_workloads)
     contests = find_contests(trace_set, pair[0].name, pair[1].name)
     settings = CompareSettings(**given)
     total = given["max_seconds"] * len(contests)

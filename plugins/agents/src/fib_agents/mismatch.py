@@ -98,11 +98,6 @@ class MismatchMap:
     dimensions: tuple[Dimension, ...]
     where: str
 
-    @property
-    def wrong_share(self) -> float:
-        """Share of the elements that are wrong."""
-        return self.wrong / self.elements if self.elements else 0.0
-
 
 class Relation(NamedTuple):
     """A simple relation by which an output follows from the expected one, or from an input.
@@ -175,18 +170,17 @@ def _pieces(
 
 
 def _passes(left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float) -> torch.Tensor:
-    import torch
-
-    if not (left.is_floating_point() or right.is_floating_point()):
-        passed = left.to(torch.int64) == right.to(torch.int64)
-        if (left.dtype == torch.uint64) != (right.dtype == torch.uint64):
-            passed &= (left.to(torch.int64) >= 0) & (right.to(torch.int64) >= 0)
-        return passed
+    same = equal(left, right)
+    if not left.is_floating_point():
+        return same
     absolute, relative = errors(left, right)
-    left, right = left.to(torch.float64), right.to(torch.float64)
-    same = (left == right) | (left.isnan() & right.isnan())
     finite = left.isfinite() & right.isfinite()
     return ((absolute <= atol) | (relative <= rtol)) & finite | same
+
+
+def equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return which elements of plain tensors are equal; NaN equals NaN."""
+    return (left == right) | ((left != left) & (right != right))
 
 
 def map_mismatch(
@@ -208,20 +202,13 @@ def map_mismatch(
     axes : sequence of str
         Names of the axes, for the words of the result.
     """
-    passed = passes(actual, expected, atol=atol, rtol=rtol)
-    wrong = ~passed
-    left = plain(actual)
-    nan = inf = 0
-    if left.is_floating_point():
-        nan, inf = (int((wrong & odd).sum()) for odd in (left.isnan(), left.isinf()))
+    wrong, left = ~passes(actual, expected, atol=atol, rtol=rtol), plain(actual)
+    nan, inf = (int((wrong & odd).sum()) for odd in (left.isnan(), left.isinf()))
     total = int(wrong.sum())
     names = [*axes, *[""] * wrong.ndim]
     found = []
     for dim in range(min(wrong.ndim, MOST_DIMENSIONS)) if total else ():
-        others = [one for one in range(wrong.ndim) if one != dim]
-        marks = wrong.any(others[0]) if len(others) == 1 else wrong
-        if len(others) > 1:
-            marks = wrong.movedim(dim, 0).reshape(wrong.shape[dim], -1).any(1)
+        marks = wrong.movedim(dim, 0).reshape(wrong.shape[dim], -1).any(1)
         found.append(_dimension(marks.numpy(), names[dim]))
     where = _in_words(total, left.numel(), nan, inf, found)
     return MismatchMap(left.numel(), total, nan, inf, tuple(found), where)
@@ -305,8 +292,7 @@ def distance(actual: torch.Tensor, predicted: torch.Tensor) -> float:
         apart = left - right
         odd = ~apart.isfinite()
         if bool(odd.any()):
-            same = (left == right) | (left.isnan() & right.isnan())
-            if not bool(same[odd].all()):
+            if not bool(equal(left, right)[odd].all()):
                 return math.inf
             apart, left = apart.masked_fill(odd, 0.0), left.masked_fill(odd, 0.0)
         above, below = math.hypot(above, float(apart.norm())), math.hypot(below, float(left.norm()))
@@ -352,6 +338,10 @@ class Fit:
             one = one if one.numel() <= 4 * _MOST_RELATED else one.reshape(-1)[:_MOST_RELATED]
         return one.to(torch.float64)
 
+    def explains(self, found: float) -> bool:
+        """Return whether a distance is small, and much less than that of the expected output."""
+        return found <= self.limit and 5 * found < self.distance
+
     def takes(self, predicted: torch.Tensor) -> bool:
         """Return whether a prediction explains the output, and much better than the expected one.
 
@@ -360,8 +350,7 @@ class Fit:
         one = self._cropped(predicted)
         if one.shape != self.actual.shape:
             return False
-        found = distance(self.actual, one)
-        if not (found <= self.limit and 5 * found < self.distance):
+        if not self.explains(distance(self.actual, one)):
             return False
         finite = one[one.isfinite()]
         return finite.numel() > 1 and bool((finite != finite[0]).any())
@@ -396,25 +385,18 @@ def relations(
     fit = Fit(actual, expected)
     if fit.distance == 0.0:
         return []
-    found = [*_constant(fit)]
-    if not found and fit.varies:
-        found += [*_inputs(fit, actual, inputs or {}), *_moved(fit), *_by_numbers(fit)]
-        found += [*_limited(fit)]
-    return found
-
-
-def _constant(fit: Fit) -> Iterator[Relation]:
+    if not fit.varies:
+        return []
     flat = fit.actual.reshape(-1)
-    if not fit.varies or not bool(flat.isfinite().all()) or bool((flat != flat[0]).any()):
-        return
-    value = float(flat[0])
-    yield Relation("constant", value, f"every element is {value:.6g}")
-
-
-def _inputs(fit: Fit, actual: torch.Tensor, inputs: Mapping[str, Any]) -> Iterator[Relation]:
-    for name, one in inputs.items():
-        if getattr(one, "shape", None) == actual.shape and fit.takes(one):
-            yield Relation("input", math.nan, f"the output equals input {name!r}")
+    if bool(flat.isfinite().all()) and not bool((flat != flat[0]).any()):
+        value = float(flat[0])
+        return [Relation("constant", value, f"every element is {value:.6g}")]
+    same = [
+        Relation("input", math.nan, f"the output equals input {name!r}")
+        for name, one in (inputs or {}).items()
+        if getattr(one, "shape", None) == actual.shape and fit.takes(one)
+    ]
+    return [*same, *_moved(fit), *_by_numbers(fit), *_limited(fit)]
 
 
 def _moved(fit: Fit) -> Iterator[Relation]:
@@ -427,20 +409,14 @@ def _moved(fit: Fit) -> Iterator[Relation]:
             yield Relation("transposed", math.nan, f"the expected output {how}")
             return
     for dim, size in enumerate(expected.shape):
-        for shift in (1, -1, 2, -2):
-            if size >= _SEVERAL and _is_shifted(fit, dim, shift):
+        for shift in (1, -1, 2, -2) if size >= _SEVERAL else ():
+            rest = size - abs(shift)
+            actual = fit.actual.narrow(dim, max(shift, 0), rest)
+            if fit.explains(distance(actual, expected.narrow(dim, max(-shift, 0), rest))):
                 text = f"the expected output moved by {shift} in dimension {dim}"
                 yield Relation("shifted", shift, text)
                 return
     yield from _reordered(fit)
-
-
-def _is_shifted(fit: Fit, dim: int, shift: int) -> bool:
-    size = fit.expected.shape[dim] - abs(shift)
-    sides = []
-    for tensor, start in ((fit.actual, max(shift, 0)), (fit.expected, max(-shift, 0))):
-        sides.append(tensor.narrow(dim, start, size))
-    return distance(*sides) <= min(fit.limit, fit.distance / 5)
 
 
 def _reordered(fit: Fit) -> Iterator[Relation]:
@@ -461,7 +437,7 @@ def _reordered(fit: Fit) -> Iterator[Relation]:
         right = torch.searchsorted(known[order], keys).clamp(1, size - 1)
         near = torch.stack((order[right - 1], order[right]))
         nearest = near.gather(0, (known[near] - keys).abs().argmin(0, keepdim=True))[0]
-        if distance(rows, wanted[nearest]) > min(fit.limit, fit.distance / 5):
+        if not fit.explains(distance(rows, wanted[nearest])):
             continue
         different = len(set(nearest.tolist()))
         moved = int((nearest != torch.arange(size)).sum())
@@ -498,15 +474,15 @@ def _by_numbers(fit: Fit) -> Iterator[Relation]:
         squares = (wanted * wanted).sum(dim, keepdim=True)
         factors = (rows * wanted).sum(dim, keepdim=True) / squares.clamp(min=1e-300)
         offsets = (rows - wanted).mean(dim, keepdim=True)
-        many = f"its own for each {name}"
-        if fit.takes((wanted * factors).reshape(a.shape)):
-            mean = float(factors.mean())
-            text = f"the expected output times a factor, {many} (mean {mean:.6g})"
-            yield Relation(f"{name}_scaled", mean, text)
-        elif fit.takes((wanted + offsets).reshape(a.shape)):
-            mean = float(offsets.mean())
-            text = f"the expected output plus a number, {many} (mean {mean:.6g})"
-            yield Relation(f"{name}_offset", mean, text)
+        for kind, told, made, values in (
+            ("scaled", "times a factor", wanted * factors, factors),
+            ("offset", "plus a number", wanted + offsets, offsets),
+        ):
+            if fit.takes(made.reshape(a.shape)):
+                mean = float(values.mean())
+                text = f"the expected output {told}, its own for each {name} (mean {mean:.6g})"
+                yield Relation(f"{name}_{kind}", mean, text)
+                break
 
 
 def _limited(fit: Fit) -> Iterator[Relation]:
@@ -520,11 +496,9 @@ def _limited(fit: Fit) -> Iterator[Relation]:
                 return
     if not bool(a.isfinite().all()):
         return
-    for value, limited in ((float(a.max()), e.clamp(max=float(a.max()))),
-                           (float(a.min()), e.clamp(min=float(a.min()))),
-                           (float(a.max()), e.clamp(float(a.min()), float(a.max())))):  # fmt: skip
-        at_limit = int((a == value).sum())
-        if at_limit >= 2 and fit.takes(limited):
+    low, high = float(a.min()), float(a.max())
+    for value, ends in ((high, (None, high)), (low, (low, None)), (high, (low, high))):
+        if int((a == value).sum()) >= 2 and fit.takes(e.clamp(*ends)):
             yield Relation("clamped", value, f"the expected output, limited at {value:.6g}")
             return
 

@@ -15,27 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_agents.tool_runs import (
-    FAILURES,
-    MAX_LOG,
-    DatasetLike,
-    Prepared,
-    Problem,
-    Ran,
-    SolutionLike,
-    ToolError,
-    ToolReport,
-    ToolRun,
-    WorkloadLike,
-    error,
-    find_tool,
-    first_lines,
-    problem_of,
-    run_bounded,
-    select,
-    short_name,
-    told_error,
-)
+from fib_agents import tool_runs
+from fib_agents.tool_runs import MAX_LOG, DatasetLike, SolutionLike, ToolProblem, WorkloadLike
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,7 +188,7 @@ class KernelProfile:
 
 
 @dataclass(frozen=True)
-class Profile(ToolReport):
+class Profile(tool_runs.ToolReport):
     """What `profile` found; see also `fib_agents.tool_runs.ToolReport`.
 
     Attributes
@@ -279,18 +260,22 @@ def profile(
     """
     found = Profile(device=device or "")
     try:
-        run = _Run(ncu, select(solution, workload, dataset), device, sandbox, folder, stop)
-        found = Profile(**run.about())
+        run = _Run(
+            ncu, tool_runs.select(solution, workload, dataset), device, sandbox, folder, stop
+        )
+        found = Profile(**run.about)
+        run.build()
         with run.started(seed=seed, warmup=1, calls=calls) as ready:
             deadline = time.monotonic() + timeout
             metrics = [*_SECTION_OPTIONS, "--metrics", ",".join(METRICS)]
             command, ran, report = run.export(ready, metrics, deadline, kernel_name)
-            found = replace(
-                found, sandbox=ready.held(), command=tuple(command), log=ran.output[-MAX_LOG:]
-            )
+            found = replace(found, sandbox=ready.held(), command=tuple(command), log=ran.log)
             if report is None:
-                raise ToolError(_problem(ran, ready))
-            pages = {one: run.page(ready, report, one, timeout) for one in ("raw", "details")}
+                return replace(found, problem=_problem(ran, ready))
+            csv_pages = ("--csv", "--print-units", "base")
+            pages = {
+                one: run.page(ready, report, one, timeout, *csv_pages) for one in ("raw", "details")
+            }
             for name, text in pages.items() if save is not None else ():
                 Path(save or "", f"{name}.csv").write_text(text, encoding="utf-8")
             kernels = summarise(read_launches(pages["raw"], pages["details"]))
@@ -303,20 +288,23 @@ def profile(
                 left_out=max(len(kernels) - MAX_KERNELS, 0),
                 problem=problem,
             )
-    except FAILURES as failed:
-        return replace(found, problem=problem_of(failed))
+    except tool_runs.FAILURES as failed:
+        return replace(found, problem=tool_runs.problem_of(failed))
 
 
-class _Run(ToolRun):
+class _Run(tool_runs.ToolRun):
     """A run of ncu."""
 
     package, oldest = "Nsight Compute", OLDEST
 
     def export(
-        self, ready: Prepared, arguments: Sequence[str], deadline: float, kernel: Optional[str]
-    ) -> tuple[list[str], Ran, Optional[Path]]:
+        self,
+        ready: tool_runs.Prepared,
+        arguments: Sequence[str],
+        deadline: float,
+        kernel: Optional[str],
+    ) -> tuple[list[str], tool_runs.Ran, Optional[Path]]:
         """Have ncu write a report file; None in its place if there is none."""
-        ready.forget()
         report = ready.folder / "report.ncu-rep"
         command = [
             *(self.program, "--export", str(report), "--force-overwrite"),
@@ -329,46 +317,40 @@ class _Run(ToolRun):
         ran = self.run(ready, command, deadline)
         return command, ran, report if report.is_file() and ran.exit_code is not None else None
 
-    def page(self, ready: Prepared, report: Path, page: str, timeout: float) -> str:
-        """Return a page of a report as CSV, in base units."""
-        options = ("--csv", "--page", page, "--print-units", "base")
-        ran = self.show(ready, report, options, timeout)
-        if ran.exit_code != 0:
-            raise error("unreadable_report", f"ncu cannot read its report ({page})", "", ran.output)
-        return ran.output
-
-    def show(self, ready: Prepared, report: Path, options: Sequence[str], timeout: float) -> Ran:
-        """Print a report."""
-        return run_bounded(
-            [self.program, "--import", str(report), *options],
+    def page(
+        self, ready: tool_runs.Prepared, report: Path, page: str, timeout: float, *options: str
+    ) -> str:
+        """Return a page of a report."""
+        ran = tool_runs.run_bounded(
+            [self.program, "--import", str(report), "--page", page, *options],
             timeout_s=timeout,
             cwd=ready.folder,
             env=ready.environment,
             limit=_MAX_PAGE,
             stop=self._stop,
         )
+        if ran.exit_code != 0:
+            raise tool_runs.ToolError(
+                "unreadable_report", f"ncu cannot show page {page!r}", "", ran.output
+            )
+        return ran.output
 
 
-def _problem(ran: Ran, ready: Prepared) -> Problem:
+def _problem(ran: tool_runs.Ran, ready: tool_runs.Prepared) -> ToolProblem:
     """Return why there is no report, or no kernel in it."""
     of_solution = ready.problem(ran, "ncu")
-    log = ran.output[-MAX_LOG:]
     if of_solution is not None and of_solution.code == "timeout":
         return of_solution
     for pattern, code, message, hint in _REFUSALS:
         if pattern.search(ran.output):
-            return Problem(code, message, hint, log)
+            return ran.problem(code, message, hint)
     if of_solution is not None:
         return of_solution
     if failed := _TOOL_FAILED.search(ran.output):
         hint = "if you trust the solution, try --sandbox off"
-        return Problem("crashed", f"ncu: {failed[1]}"[:_MAX_TEXT], hint, log)
-    return Problem(
-        "no_kernels",
-        "ncu saw no kernel of the solution",
-        "does it run on the GPU, in this process, and does the name of the kernel match?",
-        log,
-    )
+        return ran.problem("crashed", f"ncu: {failed[1]}", hint)
+    hint = "does it run on the GPU, in this process, and does the name of the kernel match?"
+    return ran.problem("no_kernels", "ncu saw no kernel of the solution", hint)
 
 
 # ------------------------------------------------------------------------------ reading reports
@@ -489,15 +471,13 @@ def _summary(group: Sequence[Launch]) -> KernelProfile:
         for name in dict.fromkeys(key for one in group for key in one.metrics)
     }
     figures: dict[str, Any] = {
-        field: metrics[name]
-        for field, name in (_COLLECTED | _OF_SECTIONS).items()
-        if name in metrics
+        field: metrics.get(name) for field, name in (_COLLECTED | _OF_SECTIONS).items()
     }
     shared = [metrics.get(f"launch__shared_mem_per_block_{one}") for one in ("static", "dynamic")]
     advice = {(each.rule, each.text): each for one in group for each in one.advice}
     first = group[0]
     found = KernelProfile(
-        name=short_name(first.kernel),
+        name=tool_runs.short_name(first.kernel),
         full_name=first.kernel,
         launches=len(group),
         grid=first.grid,
@@ -518,11 +498,8 @@ def _summary(group: Sequence[Launch]) -> KernelProfile:
 
 
 def _stalls(metrics: Mapping[str, float]) -> dict[str, float]:
-    states = {
-        found[1]: value
-        for name, value in metrics.items()
-        if (found := _STALL.fullmatch(name)) is not None
-    }
+    matches = ((_STALL.fullmatch(name), value) for name, value in metrics.items())
+    states = {found[1]: value for found, value in matches if found is not None}
     total = sum(states.values())
     waiting = sorted(states.items(), key=lambda item: -item[1])
     waiting = [one for one in waiting if one[0] != "selected" and one[1] >= 0.01 * total > 0]
@@ -630,20 +607,18 @@ def flashinfer_bench_run_ncu(
     """
     try:
         place = Path(tmpdir) if tmpdir is not None else None
-        job = select(solution, workload, trace_set_path)
+        job = tool_runs.select(solution, workload, trace_set_path)
         run = _Run(ncu_path, job, device, None, place)
+        run.build()
         chosen = ["--set", set, *(part for one in sections or () for part in ("--section", one))]
         with run.started(seed=0, warmup=1, calls=1) as ready:
             deadline = time.monotonic() + timeout
             _, ran, report = run.export(ready, chosen, deadline, kernel_name)
             if report is None:
-                raise ToolError(_problem(ran, ready))
-            shown = run.show(ready, report, ("--page", page), timeout)
-            if shown.exit_code != 0:
-                raise error("unreadable_report", f"ncu cannot show page {page!r}", "", shown.output)
-            return first_lines(shown.output, max_lines)
-    except FAILURES as failed:
-        return told_error(problem_of(failed))
+                return tool_runs.told_error(_problem(ran, ready))
+            return tool_runs.first_lines(run.page(ready, report, page, timeout), max_lines)
+    except tool_runs.FAILURES as failed:
+        return tool_runs.told_error(tool_runs.problem_of(failed))
 
 
 def flashinfer_bench_list_ncu_options(ncu_path: str = "ncu") -> str:
@@ -660,12 +635,12 @@ def flashinfer_bench_list_ncu_options(ncu_path: str = "ncu") -> str:
         Its lists; or a text that begins with ``ERROR:`` and says what went wrong.
     """
     try:
-        program = find_tool(ncu_path, "Nsight Compute")
-    except ToolError as failed:
-        return told_error(failed.problem)
+        program = tool_runs.find_tool(ncu_path, "Nsight Compute")
+    except tool_runs.ToolError as failed:
+        return tool_runs.told_error(failed.problem)
     lists = []
     for option in ("--list-sets", "--list-sections"):
-        ran = run_bounded([program, option], timeout_s=_LISTING_TIMEOUT_S)
+        ran = tool_runs.run_bounded([program, option], timeout_s=_LISTING_TIMEOUT_S)
         if ran.exit_code != 0:
             return f"ERROR: {program} {option} failed: {ran.output[-MAX_LOG:]}"
         lists.append(ran.output.strip())

@@ -103,15 +103,13 @@ class FeedbackFile(RunAddition):
             talk(f"looking into {len(wrong)} evaluations with wrong outputs …")
         try:
             with ExitStack() as at_the_end:
-                diagnoses = _Diagnoses(at_the_end, self._dataset) if is_whole else None
-                while wrong:
-                    found, note = None, "not made: the run was interrupted"
-                    if diagnoses is not None:
-                        found, note = diagnoses.of(wrong[0])
+                diagnoses = _Diagnoses(at_the_end, self._dataset)
+                while is_whole and wrong:
+                    found, note = diagnoses.of(wrong[0])
                     self._write(wrong.pop(0), found, note)
         finally:
             for trace in wrong:
-                self._write(trace, None, "not made: it was interrupted")
+                self._write(trace, None, "not made: the run was interrupted")
 
     def sum_up(self) -> None:
         """Report where the records are, or that some could not be written."""
@@ -127,9 +125,7 @@ class FeedbackFile(RunAddition):
         if self._known is None:
             assert self._chosen is not None
             root = self._chosen.root
-            self._known = self._chosen
-            if root is not None:
-                self._known = TraceSet.from_path(root, on_error="collect")
+            self._known = TraceSet.from_path(root, on_error="collect") if root else self._chosen
         return self._known
 
     def _write(self, trace: Trace, diagnosis: Optional[Diagnosis] = None, note: str = "") -> None:
@@ -156,7 +152,7 @@ class _Diagnoses:
 
     def of(self, trace: Trace) -> tuple[Optional[Diagnosis], str]:
         """Return the diagnosis of an evaluation, or None and why there is none."""
-        from fib_agents.diagnosis import diagnose, seeds_of
+        from fib_agents.evaluations import diagnosed
         from fib_agents.feedback import settings_of
 
         key = trace.definition, trace.solution
@@ -168,35 +164,24 @@ class _Diagnoses:
         try:
             trace_set = self._dataset()
             definition = trace_set.definitions.get(trace.definition)
-            group = trace_set.solutions.get(trace.definition, ())
-            solution = next((one for one in group if one.name == trace.solution), None)
+            solution = trace_set.get_solution(trace.solution or "")
             if definition is None or solution is None:
                 return None, "not made: the solution is not in the dataset"
-            found = diagnose(
-                definition,
-                solution,
-                trace.workload,
-                trace_set.root,
-                config=settings_of(trace, definition),
-                seeds=seeds_of(trace),
-                **self._workers(trace, trace_set.root),
-            )
+            workers = self._workers(trace, trace_set.root)
         except FibError as error:
             return None, f"not made: {error.message}"
-        except Exception as error:  # noqa: BLE001 - whatever an analysis meets must not end a run
-            logger.warning("%s is not diagnosed: %r", trace.solution, error)
-            return None, f"not made: {type(error).__name__}: {error}"
-        return found, ""
+        config = settings_of(trace, definition)
+        return diagnosed(definition, solution, trace, trace_set.root, config=config, **workers)
 
     def _workers(self, trace: Trace, root: Optional[Path]) -> dict[str, Any]:
         """Return an executor and a sandbox as the run had them, as far as its trace tells."""
+        from fib_agents.diagnosis import provenance_of
         from flashinfer_bench.bench.backends import make_executor
         from flashinfer_bench.bench.sandbox import Sandbox
         from flashinfer_bench.plugins import default_catalog
 
-        provenance = trace.evaluation.provenance if trace.evaluation is not None else None
-        settings = (provenance.settings if provenance is not None else None) or {}
-        device = (provenance.device if provenance is not None else None) or "cpu"
+        told = provenance_of(trace)
+        settings, device = told.settings or {}, told.device or "cpu"
         # Strict confines no more than auto where it was possible, as the run has shown.
         level = "off" if settings.get("sandbox") == "off" else "auto"
         key = device, settings.get("executor"), level

@@ -7,29 +7,14 @@ messages are described in the Compute Sanitizer documentation.
 from __future__ import annotations
 
 import re
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from fib_agents.tool_runs import (
-    FAILURES,
-    MAX_LOG,
-    DatasetLike,
-    Prepared,
-    Problem,
-    Ran,
-    SolutionLike,
-    ToolReport,
-    ToolRun,
-    WorkloadLike,
-    first_lines,
-    problem_of,
-    read_text,
-    select,
-    short_name,
-    told_error,
-)
+from fib_agents import tool_runs
+from fib_agents.tool_runs import MAX_LOG, DatasetLike, SolutionLike, ToolProblem, WorkloadLike
 from flashinfer_bench.data import CompileOptions
 from flashinfer_bench.errors import ConfigError
 
@@ -155,7 +140,7 @@ class Check:
         How many different findings it has.
     command : tuple of str
         Its command line.
-    problem : Problem, optional
+    problem : ToolProblem, optional
         Why it has no result, or only a part of one.
     log : str
         The end of what the solution and the tool printed (untrusted text).
@@ -165,12 +150,12 @@ class Check:
     seconds: float
     findings: int
     command: tuple[str, ...] = ()
-    problem: Optional[Problem] = None
+    problem: Optional[ToolProblem] = None
     log: str = ""
 
 
 @dataclass(frozen=True)
-class SanitizerReport(ToolReport):
+class SanitizerReport(tool_runs.ToolReport):
     """What `memcheck` found; see also `fib_agents.tool_runs.ToolReport`.
 
     Attributes
@@ -245,72 +230,52 @@ def memcheck(
     SanitizerReport
         Whatever goes wrong is its `problem`; nothing is raised.
     """
-    report, texts = _checked(
-        sanitizer,
-        tools,
-        (solution, workload, dataset),
-        (device, sandbox, folder, stop),
-        seed,
-        timeout,
-    )
+    found = SanitizerReport(device=device or "")
     try:
-        for tool, text in texts.items() if save is not None else ():
-            Path(save or "", f"{tool}.txt").write_text(text, encoding="utf-8")
-    except OSError as failed:
-        return replace(report, problem=problem_of(failed))
-    return report
-
-
-def _checked(
-    sanitizer: str,
-    tools: Iterable[str],
-    job: tuple[SolutionLike, WorkloadLike, DatasetLike],
-    where: tuple[Optional[str], Optional[str], Optional[Path], Optional[Event]],
-    seed: int,
-    timeout: float,
-) -> tuple[SanitizerReport, dict[str, str]]:
-    """Run the tools; return the report, and what each of them wrote."""
-    found, texts = SanitizerReport(device=where[0] or ""), dict[str, str]()
-    try:
-        chosen, selected = _known(tools), select(*job)
-        selected = selected._replace(solution=with_line_info(selected.solution))
-        run = _Run(sanitizer, selected, *where)
-        sources = [one.path for one in selected.solution.sources]
-        found = SanitizerReport(**run.about())
+        chosen, job = _known(tools), tool_runs.select(solution, workload, dataset)
+        job = job._replace(solution=with_line_info(job.solution))
+        run = _Run(sanitizer, job, device, sandbox, folder, stop)
+        sources = [one.path for one in job.solution.sources]
+        found = SanitizerReport(**run.about)
         every: list[Finding] = []
-        with run.started(seed=seed, calls=1, variables=VARIABLES) as ready:
-            for tool in chosen:
+        run.build()
+        for tool in chosen:
+            # Each tool has a folder of its own, so that it sees nothing that others have left.
+            with run.started(seed=seed, calls=1, variables=VARIABLES) as ready:
                 command, ran, text = run.check(ready, tool, timeout)
                 new = merged(read_findings(text, tool, sources))
-                texts[tool], every = text, every + new
-                problem = problem_with(ready, ran, text, tool, bool(new))
-                seconds, log = round(ran.seconds, 2), ran.output[-MAX_LOG:]
-                check = Check(tool, seconds, len(new), tuple(command), problem, log)
-                found = replace(
-                    found,
-                    sandbox=ready.held(),
-                    checks=(*found.checks, check),
-                    findings=tuple(every[:MAX_FINDINGS]),
-                    left_out=max(len(every) - MAX_FINDINGS, 0),
-                    problem=found.problem or problem,
-                )
-    except FAILURES as failed:
-        found = replace(found, problem=problem_of(failed))
-    return found, texts
+                problem, held = problem_with(ready, ran, text, tool, bool(new)), ready.held()
+            every += new
+            took = round(ran.seconds, 2)
+            check = Check(tool, took, len(new), tuple(command), problem, ran.log)
+            found = replace(
+                found,
+                sandbox=held,
+                checks=(*found.checks, check),
+                findings=tuple(every[:MAX_FINDINGS]),
+                left_out=max(len(every) - MAX_FINDINGS, 0),
+                problem=found.problem or problem,
+            )
+            if save is not None:
+                (save / f"{tool}.txt").write_text(text, encoding="utf-8")
+    except tool_runs.FAILURES as failed:
+        found = replace(found, problem=tool_runs.problem_of(failed))
+    return found
 
 
 # Drivers and torch make calls that fail by design.
 _MEMCHECK = ("--padding", str(PADDING), "--report-api-errors", "no")
 
 
-class _Run(ToolRun):
+class _Run(tool_runs.ToolRun):
     """Runs of compute-sanitizer."""
 
     package, oldest = "Compute Sanitizer", OLDEST
 
-    def check(self, ready: Prepared, tool: str, timeout: float) -> tuple[list[str], Ran, str]:
+    def check(
+        self, ready: tool_runs.Prepared, tool: str, timeout: float
+    ) -> tuple[list[str], tool_runs.Ran, str]:
         """Run one tool; return its command line, the run, and what the tool wrote."""
-        ready.forget()
         log = ready.folder / f"{tool}.txt"
         command = [
             *(self.program, "--tool", tool, "--log-file", str(log)),
@@ -320,7 +285,7 @@ class _Run(ToolRun):
             *ready.command,
         ]
         ran = self.run(ready, command, time.monotonic() + timeout)
-        return command, ran, read_text(log, _MAX_REPORT)
+        return command, ran, tool_runs.read_text(log, _MAX_REPORT)
 
 
 def _known(tools: Iterable[str]) -> list[str]:
@@ -347,7 +312,9 @@ def with_line_info(solution: Solution) -> Solution:
     return solution.model_copy(update={"spec": spec})
 
 
-def problem_with(ready: Prepared, ran: Ran, text: str, tool: str, found: bool) -> Optional[Problem]:
+def problem_with(
+    ready: tool_runs.Prepared, ran: tool_runs.Ran, text: str, tool: str, found: bool
+) -> Optional[ToolProblem]:
     """Return why a tool has no result, or only a part of one."""
     of_solution = ready.problem(ran, tool)
     if of_solution is not None and of_solution.code == "timeout":
@@ -357,20 +324,15 @@ def problem_with(ready: Prepared, ran: Ran, text: str, tool: str, found: bool) -
         hint = "install the compute-sanitizer of the CUDA version that nvidia-smi shows"
         if code == "crashed":
             hint = "if you trust the solution, try --sandbox off"
-        message = f"compute-sanitizer: {failed[1]}"[:_MAX_TEXT]
-        return Problem(code, message, hint, ran.output[-MAX_LOG:])
+        return ran.problem(code, f"compute-sanitizer: {failed[1]}", hint)
     if of_solution is not None:
         if of_solution.code == "crashed":
-            of_solution = replace(of_solution, log=f"{text}\n{ran.output}"[-MAX_LOG:])
+            of_solution = replace(of_solution, log=f"{text}\n{ran.log}"[-MAX_LOG:])
         # A kernel that is stopped for what was found makes the call fail, too.
         return None if found and of_solution.code in ("call_failed", "crashed") else of_solution
     if not _SUMMARY.search(text) and not found:
-        return Problem(
-            "unreadable_report",
-            f"{tool} exited with {ran.exit_code} and wrote no summary",
-            "see its output in the log",
-            ran.output[-MAX_LOG:],
-        )
+        message = f"{tool} exited with {ran.exit_code} and wrote no summary"
+        return ran.problem("unreadable_report", message, "see its output in the log")
     return None
 
 
@@ -418,8 +380,8 @@ def read_findings(text: str, tool: str, sources: Sequence[str] = ()) -> Iterator
             yield replace(found, file=same[0]) if len(same) == 1 else found
 
 
-def _messages(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the first line of each message, and the indented ones that follow."""
+def _messages(text: str) -> list[tuple[str, list[str]]]:
+    """Return the first line of each message, and the indented ones that follow."""
     messages: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         told = line.removeprefix(_MARK)
@@ -427,7 +389,7 @@ def _messages(text: str) -> Iterator[tuple[str, list[str]]]:
             messages[-1][1].append(told.strip())
         elif line != told:
             messages.append((told.strip(), []))
-    yield from messages
+    return messages
 
 
 def _race(head: str, body: Sequence[str], tool: str) -> Optional[Finding]:
@@ -441,7 +403,7 @@ def _race(head: str, body: Sequence[str], tool: str) -> Optional[Finding]:
         tool,
         "race",
         _text([head, *body]),
-        kernel=short_name(place.kernel),
+        kernel=tool_runs.short_name(place.kernel),
         file=place.file,
         line=place.line,
         access=found["access"].lower(),
@@ -472,7 +434,7 @@ def _error(head: str, body: Sequence[str], tool: str, sources: Sequence[str]) ->
         tool,
         kind,
         told if place == places[0] else f"{told[:200]} In {places[0]}."[:_MAX_TEXT],
-        kernel=short_name(frames[-1].kernel) if frames else "",
+        kernel=tool_runs.short_name(frames[-1].kernel) if frames else "",
         file=place.file,
         line=place.line,
         thread=thread["thread"] if thread else "",
@@ -546,16 +508,29 @@ def flashinfer_bench_run_sanitizer(
     str
         The texts of the tools; or a text that begins with ``ERROR:`` and says what went wrong.
     """
-    report, texts = _checked(
-        sanitizer_path,
-        TOOLS if sanitizer_types is None else sanitizer_types,
-        (solution, workload, trace_set_path),
-        (device, None, Path(tmpdir) if tmpdir is not None else None, None),
-        0,
-        timeout,
-    )
+    try:
+        folder = Path(tmpdir or tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fib-tool-", dir=folder) as saved:
+            report = memcheck(
+                solution,
+                workload,
+                tools=TOOLS if sanitizer_types is None else sanitizer_types,
+                dataset=trace_set_path,
+                device=device,
+                timeout=timeout,
+                sanitizer=sanitizer_path,
+                folder=folder,
+                save=Path(saved),
+            )
+            texts = {
+                one.tool: tool_runs.read_text(Path(saved, f"{one.tool}.txt"), _MAX_REPORT)
+                for one in report.checks
+            }
+    except OSError as failed:
+        return tool_runs.told_error(tool_runs.problem_of(failed))
     if report.problem is not None and not report.findings:
         of = next((f"{one.tool}: " for one in report.checks if one.problem is not None), "")
-        return told_error(replace(report.problem, message=of + report.problem.message))
+        return tool_runs.told_error(replace(report.problem, message=of + report.problem.message))
     parts = [f"{tool}:\n{text.strip()}" for tool, text in texts.items()]
-    return first_lines("\n\n".join(parts), max_lines)
+    return tool_runs.first_lines("\n\n".join(parts), max_lines)

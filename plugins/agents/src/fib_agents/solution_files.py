@@ -120,7 +120,7 @@ def _files(root: Path) -> Iterator[Path]:
     found = [
         file
         for file in sorted(root.rglob("*"))
-        if not any(part.startswith(".") or part in _NOT_SOURCES for part in _parts(file, root))
+        if not any(part[0] == "." or part in _NOT_SOURCES for part in file.relative_to(root).parts)
         and file.is_file()
     ]
     size = sum(file.stat().st_size for file in found)
@@ -131,10 +131,6 @@ def _files(root: Path) -> Iterator[Path]:
             hint="name the folder that has only the sources",
         )
     yield from found
-
-
-def _parts(file: Path, root: Path) -> tuple[str, ...]:
-    return file.relative_to(root).parts
 
 
 def _text(file: Path, root: Path) -> str:

@@ -14,10 +14,14 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional, cast
+
+from pydantic import BaseModel
 
 from flashinfer_bench.bench.confinement import pick_sandbox
+from flashinfer_bench.bench.correctness import output_specs
 from flashinfer_bench.bench.executors.base import Candidate, Confinement
 from flashinfer_bench.bench.sandbox import Level, Sandbox
 from flashinfer_bench.compile.cache import use_scratch
@@ -44,8 +48,8 @@ STAGES = ("inputs", "confine", "build", "call", "done")
 _MAX_TEXT = 4000
 
 
-class Request(NamedTuple):
-    """What the process is to do.
+class Request(BaseModel):
+    """What the process is to do; as JSON it is the content of `REQUEST`.
 
     Attributes
     ----------
@@ -53,7 +57,7 @@ class Request(NamedTuple):
         What is called, with what.
     device : str
         ``cpu`` or ``cuda:N``.
-    root : str, optional
+    root : Path, optional
         Folder of the dataset, to which the files of inputs are relative.
     seed : int
         Seed of random inputs.
@@ -61,75 +65,50 @@ class Request(NamedTuple):
         How many calls come before, and how many are looked at.
     sandbox : str
         ``off``, ``auto`` or ``strict``.
-    confine_first : bool
-        Confine the process before CUDA starts. Whether the tools then still connect to it is not
-        known; the inputs must not come from files.
     """
 
     definition: Definition
     solution: Solution
     workload: Workload
     device: str
-    root: Optional[str]
+    root: Optional[Path]
     seed: int
     warmup: int
     calls: int
     sandbox: Level
-    confine_first: bool = False
-
-    def to_json(self) -> str:
-        """Return the content of `REQUEST`."""
-        records = {
-            name: value.model_dump_json() if hasattr(value, "model_dump_json") else value
-            for name, value in self._asdict().items()
-        }
-        return json.dumps(records)
-
-    @classmethod
-    def from_json(cls, text: str) -> Request:
-        """Return the request in the content of `REQUEST`."""
-        fields = json.loads(text)
-        for name, kind in (
-            ("definition", Definition),
-            ("solution", Solution),
-            ("workload", Workload),
-        ):
-            fields[name] = kind.model_validate_json(fields[name])
-        return cls(**fields)
 
 
+@dataclass
 class _Progress:
     """Keeps in a file how far the process came."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._stage = STAGES[0]
+    file: Path
+    stage: str = STAGES[0]
 
     def enter(self, stage: str) -> None:
-        self._stage = stage
+        self.stage = stage
         self._write({"stage": stage})
 
     def fail(self, error: BaseException) -> None:
-        told = [str(getattr(error, "message", error)), traceback.format_exc()]
-        if getattr(error, "log", ""):  # of a BuildError: what the compiler said
-            told[1] = str(error.log)  # type: ignore[attr-defined]
-        message, log = told[0][:_MAX_TEXT], told[1][-_MAX_TEXT:]
-        kind = type(error).__name__
-        hint = str(getattr(error, "hint", None) or "")[:_MAX_TEXT]
-        self._write(
-            {"stage": self._stage, "kind": kind, "message": message, "hint": hint, "log": log}
-        )
+        compiler = getattr(error, "log", "")  # of a BuildError
+        told = {
+            "kind": type(error).__name__,
+            "message": str(getattr(error, "message", error))[:_MAX_TEXT],
+            "hint": str(getattr(error, "hint", None) or "")[:_MAX_TEXT],
+            "log": str(compiler or traceback.format_exc())[-_MAX_TEXT:],
+        }
+        self._write({"stage": self.stage, **told})
 
     def _write(self, record: dict[str, str]) -> None:
         with suppress(OSError):
-            self._file.write_text(json.dumps(record), encoding="utf-8")
+            self.file.write_text(json.dumps(record), encoding="utf-8")
 
 
+@dataclass
 class _ThisProcess:
     """Has the sandbox confine this process, as it does with a worker."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    device: str
 
     def confine(
         self, writable: Sequence[str], *, hidden: Sequence[str] = (), timeout_s: float
@@ -138,7 +117,7 @@ class _ThisProcess:
         if method is None:
             return Confinement((), {"sandbox": "none is installed"})
         applied, missing = method.confine(
-            writable, hidden=hidden, device=self._device, workdir=Path.cwd()
+            writable, hidden=hidden, device=self.device, workdir=Path.cwd()
         )
         return Confinement(tuple(applied), missing)
 
@@ -155,7 +134,7 @@ def main(arguments: list[str]) -> None:
     os.chdir(folder / WORK)
     progress = _Progress(folder / OUTCOME)
     try:
-        _run(Request.from_json((folder / REQUEST).read_text(encoding="utf-8")), folder, progress)
+        _run(Request.model_validate_json((folder / REQUEST).read_bytes()), folder, progress)
     except BaseException as error:  # noqa: BLE001 - solutions may raise anything
         progress.fail(error)
         sys.stdout.flush()
@@ -171,28 +150,23 @@ def _run(request: Request, folder: Path, progress: _Progress) -> None:
 
     device, on_gpu = request.device, request.device != "cpu"
     use_scratch(Path.cwd())
-    root = Path(request.root) if request.root else None
-    if request.confine_first:
-        progress.enter("confine")
-        _confine(request, folder, root)
     progress.enter("inputs")
     cuda: Any = torch.cuda
     if on_gpu:
-        # The tool connects to this process here, which it could not from inside the sandbox.
+        # The tools connect to this process here; to one that is confined already they do not.
         cuda.set_device(device)
         cuda.init()
         torch.zeros(1, device=device)
     else:
         torch.set_num_threads(1)  # other threads would not be confined
     inputs = generate_inputs(
-        request.definition, request.workload, seed=request.seed, root=root, device=device
+        request.definition, request.workload, seed=request.seed, root=request.root, device=device
     )
     outputs = _empty_outputs(request)
     if on_gpu:
         cuda.synchronize(device)
-    if not request.confine_first:
-        progress.enter("confine")
-        _confine(request, folder, root)
+    progress.enter("confine")
+    _confine(request, folder)
     if not on_gpu:
         torch.set_num_threads(cpu_threads())
     progress.enter("build")
@@ -215,8 +189,8 @@ def _run(request: Request, folder: Path, progress: _Progress) -> None:
     progress.enter("done")
 
 
-def _confine(request: Request, folder: Path, root: Optional[Path]) -> None:
-    sandbox = Sandbox(request.sandbox, dataset=root)
+def _confine(request: Request, folder: Path) -> None:
+    sandbox = Sandbox(request.sandbox, dataset=request.root)
     with (folder / SANDBOX).open("w", encoding="utf-8") as file:  # no longer writable afterwards
         held = sandbox.confine(
             cast("Candidate", _ThisProcess(request.device)),
@@ -233,14 +207,10 @@ def _empty_outputs(request: Request) -> list[Any]:
     """Allocate outputs without writing to them: a poison would hide uninitialised reads."""
     import torch
 
-    from flashinfer_bench.tensors import to_torch_dtype
-
-    definition = request.definition
-    axes = {name: request.workload.axes[name] for name in definition.var_axes}
-    shapes = definition.get_output_shapes(axes)
+    axes = {name: request.workload.axes[name] for name in request.definition.var_axes}
     return [
-        torch.empty(shape or (), dtype=to_torch_dtype(spec.dtype), device=request.device)
-        for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
+        torch.empty(one.shape, dtype=one.dtype, device=request.device)
+        for one in output_specs(request.definition, axes)
     ]
 
 

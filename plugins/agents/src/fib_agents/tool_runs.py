@@ -17,29 +17,37 @@ import tempfile
 import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Event, Thread
-from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Optional, Union
 
 from fib_agents import leash, target
+from flashinfer_bench.bench import backends, builds, plan
 from flashinfer_bench.bench.candidate.folders import remove_folder
 from flashinfer_bench.bench.candidate.processes import kill, kill_group, tree_of
 from flashinfer_bench.bench.config import BenchmarkConfig
+from flashinfer_bench.bench.executors.base import Confinement
 from flashinfer_bench.bench.executors.launch import command, environment
+from flashinfer_bench.bench.executors.log import LogPipe
+from flashinfer_bench.bench.locks import device_lock
+from flashinfer_bench.bench.sandbox import Level, Sandbox, writable_folders
 from flashinfer_bench.data import Definition, Solution, TraceSet, Workload
 from flashinfer_bench.data.json_codec import dict_to_dataclass, load_json_file, parse_json
 from flashinfer_bench.errors import CapabilityError, ConfigError, FibError, UnknownNameError
+from flashinfer_bench.plugins import default_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from flashinfer_bench.bench.sandbox import Level
 
 MAX_OUTPUT = 1 << 20
 """Bytes of a tool's output that are kept: half from its beginning, half from its end."""
 
 MAX_LOG = 4000
 """Characters of a tool's output that a record keeps."""
+
+MAX_MESSAGE = 600
+"""Characters of what a tool says that a message keeps."""
 
 CAPABILITY_CODES = (
     *("tool_missing", "no_permission", "unsupported_version", "no_device", "sandbox_refused"),
@@ -48,10 +56,11 @@ CAPABILITY_CODES = (
 """Codes of problems of the machine, not of the solution."""
 
 _BUILD_TIMEOUT_S = 300.0
+_CODES = {"confine": "sandbox_refused", "build": "build_failed", "call": "call_failed"}
 _MAX_RECORD = 1 << 16
-_LAST_WORDS_S = 1.0
 _LOOK_S = 0.02
 _VERSION = re.compile(r"\bVersion (\d{4}(?:\.\d+)+)")
+_ARGUMENTS = re.compile(r"<[^<>]*>")
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
 
 SolutionLike = Union[Solution, Path, str]
@@ -60,7 +69,7 @@ DatasetLike = Union[TraceSet, Path, str, None]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ToolProblem:
     """Why a tool has no result, or only a part of one.
 
     Attributes
@@ -85,32 +94,11 @@ class Problem:
 
 
 class ToolError(Exception):
-    """Carries a `Problem` to the function that records it."""
+    """Carries a `ToolProblem`, of these parts, to the function that records it."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-
-
-def error(code: str, message: str, hint: str = "", log: str = "") -> ToolError:
-    """Return the exception for a problem."""
-    return ToolError(Problem(code, message, hint, log[-MAX_LOG:]))
-
-
-@dataclass(frozen=True)
-class Held:
-    """What confined a solution.
-
-    Attributes
-    ----------
-    applied : tuple of str
-        Names of the measures that held.
-    missing : dict of str to str
-        The others, and why they did not.
-    """
-
-    applied: tuple[str, ...] = ()
-    missing: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, code: str, message: str, hint: str = "", log: str = "") -> None:
+        super().__init__(message)
+        self.problem = ToolProblem(code, message, hint, log[-MAX_LOG:])
 
 
 @dataclass(frozen=True)
@@ -125,9 +113,9 @@ class ToolReport:
         Name and version of the program; the version is empty if it is not known.
     definition, solution, workload, device : str
         What was looked at, where.
-    sandbox : Held
+    sandbox : Confinement
         What confined the solution, in the last run.
-    problem : Problem, optional
+    problem : ToolProblem, optional
         Why there is no result, or only a part of one.
     """
 
@@ -138,8 +126,8 @@ class ToolReport:
     solution: str = ""
     workload: str = ""
     device: str = ""
-    sandbox: Held = field(default_factory=Held)
-    problem: Optional[Problem] = None
+    sandbox: Confinement = field(default_factory=Confinement)
+    problem: Optional[ToolProblem] = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""
@@ -196,14 +184,19 @@ def select(solution: SolutionLike, workload: WorkloadLike, dataset: DatasetLike 
 
 def _file(name: Union[Path, str]) -> Optional[Path]:
     path = Path(name)
-    return path if isinstance(name, Path) or path.suffix == ".json" or path.is_file() else None
+    if path.is_file():
+        return path
+    if isinstance(name, Path) or path.suffix == ".json":
+        hint = "name a JSON file, or a record by name"
+        raise ConfigError(f"there is no file {path}", hint=hint)
+    return None
 
 
 def _solution(given: SolutionLike, dataset: TraceSet) -> Solution:
     if isinstance(given, Solution):
         return given
     if (path := _file(given)) is not None:
-        return load_json_file(Solution, _existing(path))
+        return load_json_file(Solution, path)
     found = dataset.get_solution(str(given))
     if found is None:
         names = (one.name for group in dataset.solutions.values() for one in group)
@@ -215,48 +208,15 @@ def _workload(given: WorkloadLike, definition: str, dataset: TraceSet) -> Worklo
     if isinstance(given, Workload):
         return given
     if (path := _file(given)) is not None:
-        data = parse_json(_existing(path).read_bytes(), path=path)
+        data = parse_json(path.read_bytes(), path=path)
         if isinstance(data, dict) and isinstance(data.get("workload"), dict):  # a trace
             data = data["workload"]
         return dict_to_dataclass(Workload.upgrade(data, definition), Workload)
     every = {one.workload.uuid: one.workload for one in dataset.workloads.get(definition, ())}
-    if given in every:
-        return every[str(given)]
-    found = [one for uuid, one in every.items() if uuid.startswith(str(given))]
-    if len(found) != 1 or not given:
+    found = [uuid for uuid in every if given and uuid.startswith(str(given))]
+    if given not in every and len(found) != 1:
         raise UnknownNameError.of(f"workload of {definition}", [str(given)], every)
-    return found[0]
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}", hint="name a JSON file, or a record by name")
-    return path
-
-
-def checked_sandbox(level: Optional[str]) -> Level:
-    """Return a level of confinement; None stands for that of ``fib run``.
-
-    Raises
-    ------
-    ConfigError
-        If it is not ``off``, ``auto`` or ``strict``.
-    """
-    given = {} if level is None else {"sandbox": level}
-    return BenchmarkConfig.default(**given).sandbox
-
-
-def chosen_device(device: Optional[str]) -> str:
-    """Return the device to use, by default the first GPU; it must exist.
-
-    Raises
-    ------
-    CapabilityError
-        If there is no such device.
-    """
-    from flashinfer_bench.bench.backends import choose_devices
-
-    return choose_devices(device or "cuda")[0]
+    return every[str(given) if given in every else found[0]]
 
 
 # ----------------------------------------------------------------------------------- the tool
@@ -273,7 +233,7 @@ def find_tool(name: str, package: str) -> str:
     toolkit = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda", "bin", name)
     found = shutil.which(name) or (shutil.which(str(toolkit)) if os.sep not in name else None)
     if found is None:
-        raise error(
+        raise ToolError(
             "tool_missing",
             f"there is no program {name!r} in PATH or in {toolkit.parent}",
             f"install {package}, which is part of the CUDA toolkit, or name its path",
@@ -292,7 +252,7 @@ def version_of(tool: str, oldest: str, stop: Optional[Event] = None) -> str:
     ran = run_bounded([tool, "--version"], timeout_s=60, stop=stop)
     found = _VERSION.search(ran.output)
     if found is None or [*map(int, found[1].split("."))] < [*map(int, oldest.split("."))]:
-        raise error(
+        raise ToolError(
             "unsupported_version",
             f"{tool} has version {found[1] if found else '?'}; {oldest} or later is needed",
             "install the one of a newer CUDA toolkit",
@@ -317,6 +277,15 @@ class Ran(NamedTuple):
     exit_code: Optional[int]
     output: str
     seconds: float
+
+    @property
+    def log(self) -> str:
+        """The end of the output."""
+        return self.output[-MAX_LOG:]
+
+    def problem(self, code: str, message: str, hint: str) -> ToolProblem:
+        """Return a problem with the end of the output."""
+        return ToolProblem(code, message[:MAX_MESSAGE], hint, self.log)
 
 
 def run_bounded(
@@ -368,49 +337,28 @@ def run_bounded(
         )
         theirs.close()
         assert process.stdout is not None
-        kept = _Kept(limit)
-        reader = Thread(target=kept.read, args=(process.stdout,), daemon=True)
-        reader.start()
-        try:
-            while not (ended := _has_ended(process.pid)) and time.monotonic() < began + timeout_s:
-                check_stop(stop)
-                time.sleep(_LOOK_S)
-        finally:
-            # The process itself is not waited for yet, so its number is not another's.
-            for pid in [*tree_of(process.pid)]:
-                kill(pid)
-            kill_group(process.pid)
-            process.wait()
-        reader.join(_LAST_WORDS_S)  # what has escaped may keep the pipe open
-        return Ran(process.returncode if ended else None, kept.text(), time.monotonic() - began)
-
-
-class _Kept:
-    """The beginning and the end of a stream of bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._half = limit // 2
-        self._head, self._tail, self._left_out = b"", b"", 0
-
-    def read(self, stream: IO[bytes]) -> None:
-        with stream:
-            while data := stream.read(1 << 16):
-                room = self._half - len(self._head)
-                self._head += data[:room]
-                self._tail += data[max(room, 0) :]
-                surplus = max(len(self._tail) - self._half, 0)
-                self._tail = self._tail[surplus:]
-                self._left_out += surplus
-
-    def text(self) -> str:
-        mark = f"\n… {self._left_out} bytes left out …\n" if self._left_out else ""
-        return (self._head + mark.encode() + self._tail).decode("utf-8", "replace")
+        reading = os.dup(process.stdout.fileno())  # the log closes its own
+        with process.stdout, closing(LogPipe(reading, head=limit // 2, tail=limit // 2)) as log:
+            try:
+                until = began + timeout_s
+                while not (ended := _has_ended(process.pid)) and time.monotonic() < until:
+                    check_stop(stop)
+                    wait([log.fileno()] if log.fileno() >= 0 else [], _LOOK_S)
+                    log.drain()
+            finally:
+                # The process itself is not waited for yet, so its number is not another's.
+                for pid in [*tree_of(process.pid)]:
+                    kill(pid)
+                kill_group(process.pid)
+                process.wait()
+            log.drain()
+            return Ran(process.returncode if ended else None, log.text(), time.monotonic() - began)
 
 
 def check_stop(stop: Optional[Event]) -> None:
     """Raise a `ToolError` if an event is set."""
     if stop is not None and stop.is_set():
-        raise error("interrupted", "stopped on request")
+        raise ToolError("interrupted", "stopped on request")
 
 
 def _has_ended(pid: int) -> bool:
@@ -438,51 +386,32 @@ class Prepared:
     command: list[str]
     environment: dict[str, str]
 
-    def forget(self) -> None:
-        """Remove what an earlier run has left of how it went."""
-        for name in (target.SANDBOX, target.OUTCOME):
-            path = self.folder / name
-            if path.is_dir() and not path.is_symlink():
-                remove_folder(path)
-            else:
-                path.unlink(missing_ok=True)
-
-    def held(self) -> Held:
+    def held(self) -> Confinement:
         """Return what confined the solution."""
         record = _record(self.folder / target.SANDBOX)
         applied, missing = record.get("applied"), record.get("missing")
-        return Held(
+        return Confinement(
             tuple(map(str, applied)) if isinstance(applied, list) else (),
             {str(k): str(v) for k, v in missing.items()} if isinstance(missing, dict) else {},
         )
 
-    def problem(self, ran: Ran, tool: str) -> Optional[Problem]:
+    def problem(self, ran: Ran, tool: str) -> Optional[ToolProblem]:
         """Return what went wrong with the solution, if it did."""
         record = _record(self.folder / target.OUTCOME)
         stage = record.get("stage") if record.get("stage") in target.STAGES else target.STAGES[0]
         if ran.exit_code is None:
-            return Problem(
-                "timeout",
-                f"{tool} did not end within {ran.seconds:.0f} s; stage: {stage}",
-                "give it more time, choose a smaller workload, or fewer kernels",
-                ran.output[-MAX_LOG:],
-            )
+            told = f"{tool} did not end within {ran.seconds:.0f} s; stage: {stage}"
+            hint = "give it more time, choose a smaller workload, or fewer kernels"
+            return ran.problem("timeout", told, hint)
         if "message" in record:
-            told = {name: str(record.get(name, "")) for name in ("kind", "message", "hint", "log")}
-            code = {
-                "confine": "sandbox_refused",
-                "build": "build_failed",
-                "call": "call_failed",
-            }.get(str(stage), "inputs_failed")
-            message = f"{told['kind']}: {told['message']}"[:MAX_LOG]
-            return Problem(code, message, told["hint"], told["log"][-MAX_LOG:])
-        if stage != "done":
-            return Problem(
-                "crashed",
-                f"the process ended during stage {stage!r}; {tool} exited with {ran.exit_code}",
-                "see its output in the log",
-                ran.output[-MAX_LOG:],
+            kind, message, hint, log = (
+                str(record.get(name, "")) for name in ("kind", "message", "hint", "log")
             )
+            code = _CODES.get(str(stage), "inputs_failed")
+            return ToolProblem(code, f"{kind}: {message}"[:MAX_LOG], hint, log[-MAX_LOG:])
+        if stage != "done":
+            told = f"the process ended during stage {stage!r}; {tool} exited with {ran.exit_code}"
+            return ran.problem("crashed", told, "see its output in the log")
         return None
 
 
@@ -497,19 +426,14 @@ def _record(file: Path) -> dict[str, Any]:
 
 def _content(file: Path, limit: int) -> bytes:
     """Return at most `limit` bytes of a file; nothing if it is a link, a pipe or not there."""
-    try:
-        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            return b""
-        with os.fdopen(opened, "rb", closefd=False) as stream:
+
+    def opened(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+    with suppress(OSError), open(file, "rb", opener=opened) as stream:
+        if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             return stream.read(limit)
-    except OSError:
-        return b""
-    finally:
-        os.close(opened)
+    return b""
 
 
 class ToolRun:
@@ -530,6 +454,11 @@ class ToolRun:
     stop : threading.Event, optional
         When it is set, what runs is killed, and a `ToolError` is raised.
 
+    Attributes
+    ----------
+    about : dict
+        The fields of a record that are known beforehand.
+
     Raises
     ------
     ToolError, FibError
@@ -537,7 +466,6 @@ class ToolRun:
     """
 
     package: ClassVar[str]
-    confine_first: ClassVar[bool] = False
     oldest: ClassVar[str]
 
     def __init__(
@@ -550,20 +478,22 @@ class ToolRun:
         stop: Optional[Event] = None,
     ) -> None:
         self.job, self._folder, self._stop = job, folder, stop
-        self._level = checked_sandbox(sandbox)
+        given = {} if sandbox is None else {"sandbox": sandbox}
+        self._level = BenchmarkConfig.default(**given).sandbox
         self.program = find_tool(program, self.package)
-        self.device = chosen_device(device)
-        self._version = version_of(self.program, self.oldest, stop)
-
-    def about(self) -> dict[str, Any]:
-        """Return the fields of a record that are known beforehand."""
-        return {
-            "tool_version": self._version,
-            "definition": self.job.definition.name,
-            "solution": self.job.solution.name,
-            "workload": self.job.workload.uuid,
+        self.device = backends.choose_devices(device or "cuda")[0]
+        version = version_of(self.program, self.oldest, stop)
+        self.about: dict[str, Any] = {
+            "tool_version": version,
+            "definition": job.definition.name,
+            "solution": job.solution.name,
+            "workload": job.workload.uuid,
             "device": self.device,
         }
+
+    def build(self) -> None:
+        """Compile the solution; see `build`."""
+        build(self.job, device=self.device, sandbox=self._level, stop=self._stop)
 
     @contextmanager
     def started(
@@ -574,19 +504,21 @@ class ToolRun:
         calls: int,
         variables: Optional[Mapping[str, str]] = None,
     ) -> Iterator[Prepared]:
-        """Build the solution, and make what is needed to run it; see `target.Request`."""
-        build(self.job, device=self.device, sandbox=self._level, stop=self._stop)
+        """Make what is needed to run a solution that was built once; see `target.Request`."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        root = str(self.job.root) if self.job.root else None
         request = target.Request(
-            *(*self.job[:3], self.device, root, seed, warmup, calls, self._level),
-            confine_first=self.confine_first,
+            **self.job._asdict(),
+            device=self.device,
+            seed=seed,
+            warmup=warmup,
+            calls=calls,
+            sandbox=self._level,
         )
         place = Path(tempfile.mkdtemp(prefix="fib-tool-", dir=self._folder)).resolve()
         try:
             (place / target.WORK).mkdir()
-            (place / target.REQUEST).write_text(request.to_json(), encoding="utf-8")
+            (place / target.REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
             variables = {**environment(place / target.WORK, self.device), **(variables or {})}
             yield Prepared(place, command(target.__name__, place), variables)
         finally:
@@ -595,8 +527,6 @@ class ToolRun:
 
     def _tidy(self) -> None:
         """Remove what the sandbox of the solution has left, which has ended by force."""
-        from flashinfer_bench.bench.sandbox import Sandbox, writable_folders
-
         if self._level == "off":
             return
         Sandbox(self._level).tidy()
@@ -607,7 +537,6 @@ class ToolRun:
 
     def run(self, ready: Prepared, arguments: Sequence[str], deadline: float) -> Ran:
         """Run the tool until `deadline`, of `time.monotonic`; hold the lock of the device."""
-        from flashinfer_bench.bench.locks import device_lock
 
         def give_up() -> bool:
             check_stop(self._stop)
@@ -615,13 +544,9 @@ class ToolRun:
 
         with device_lock(self.device, give_up) as held:
             if not held:
-                raise error(
-                    "busy",
-                    f"another process has measured on {self.device} all the time",
-                    "wait for it, or use another device",
-                )
-            left = max(deadline - time.monotonic(), 1.0)
-            env = ready.environment
+                told = f"another process has measured on {self.device} all the time"
+                raise ToolError("busy", told, "wait for it, or use another device")
+            left, env = max(deadline - time.monotonic(), 1.0), ready.environment
             return run_bounded(
                 arguments, timeout_s=left, cwd=ready.folder, env=env, stop=self._stop
             )
@@ -636,35 +561,32 @@ def build(job: Job, *, device: str, sandbox: Level, stop: Optional[Event] = None
         If it cannot be built, or `stop` is set.
     """
     check_stop(stop)
-    from flashinfer_bench.bench import plan
-    from flashinfer_bench.bench.backends import make_executor
-    from flashinfer_bench.bench.builds import BuildAhead
-    from flashinfer_bench.bench.sandbox import Sandbox
-    from flashinfer_bench.plugins import default_catalog
-
     catalog = default_catalog()
     hindrance = plan.obstacle(job.solution, catalog, device)
     if hindrance is not None:
         kind, reason = hindrance
         code = "not_buildable_here" if kind == "capability" else "other_device"
-        raise error(code, reason)
+        raise ToolError(code, reason)
     if not plan.compiles_ahead(job.solution, catalog, device):
         return
     confines = Sandbox(sandbox, catalog)
     try:
-        with closing(make_executor(catalog, device)) as executor, _calls(executor.close, stop):
-            made = BuildAhead(
+        with (
+            closing(backends.make_executor(catalog, device)) as executor,
+            _calls(executor.close, stop),
+        ):
+            made = builds.BuildAhead(
                 (), executor, jobs=1, timeout_s=_BUILD_TIMEOUT_S, overlap=False, sandbox=confines
             ).compile(plan.Build(job.definition, job.solution))
     except FibError as failed:
         check_stop(stop)
-        raise error("no_executor", failed.message, failed.hint or "") from None
+        raise ToolError("no_executor", failed.message, failed.hint or "") from None
     finally:
         confines.tidy()
     check_stop(stop)
     if made.error is not None:
         code = "not_buildable_here" if made.state == "unavailable" else "build_failed"
-        raise error(code, made.reason, made.error.hint or "", made.log)
+        raise ToolError(code, made.reason, made.error.hint or "", made.log)
 
 
 @contextmanager
@@ -703,14 +625,11 @@ def short_name(kernel: str) -> str:
     str
         ``a::scale``; at most 100 characters.
     """
-    text, depth = [], 0
-    for char in _ANONYMOUS.sub("", kernel.strip().removeprefix("void ")):
-        depth += (char == "<") - (char == ">")
-        if depth == 0 and char == "(":
-            break
-        if depth == 0 and char != ">":
-            text.append(char)
-    name = "".join(text).rpartition(" ")[2].replace("::::", "::").removeprefix("::")
+    text, inner = "", _ANONYMOUS.sub("", kernel.strip().removeprefix("void "))
+    while inner != text:  # the innermost arguments first
+        text, inner = inner, _ARGUMENTS.sub("", inner)
+    text = text.partition("(")[0]
+    name = text.rpartition(" ")[2].replace("::::", "::").removeprefix("::")
     return (name or kernel.strip())[:100]
 
 
@@ -720,20 +639,20 @@ def read_text(file: Path, limit: int) -> str:
 
 
 FAILURES = (ToolError, FibError, OSError)
-"""What becomes a `Problem`."""
+"""What becomes a `ToolProblem`."""
 
 
-def problem_of(failed: Exception) -> Problem:
+def problem_of(failed: Exception) -> ToolProblem:
     """Return the problem for one of `FAILURES`."""
     if isinstance(failed, ToolError):
         return failed.problem
     if isinstance(failed, FibError):
         code = "no_device" if isinstance(failed, CapabilityError) else "invalid_request"
-        return Problem(code, failed.message, failed.hint or "")
-    return Problem("crashed", f"{type(failed).__name__}: {failed}")
+        return ToolProblem(code, failed.message, failed.hint or "")
+    return ToolProblem("crashed", f"{type(failed).__name__}: {failed}")
 
 
-def told_error(problem: Problem) -> str:
+def told_error(problem: ToolProblem) -> str:
     """Return a problem as text that begins with ``ERROR:``."""
     lines = [f"ERROR: {problem.message}"]
     lines += [f"hint: {problem.hint}"] if problem.hint else []

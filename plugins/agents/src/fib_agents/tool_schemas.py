@@ -79,14 +79,10 @@ def get_all_tool_schemas() -> list[Schema]:
         Of `flashinfer_bench_run_ncu`, `flashinfer_bench_list_ncu_options` and
         `flashinfer_bench_run_sanitizer`.
     """
-    from fib_agents.ncu import flashinfer_bench_list_ncu_options, flashinfer_bench_run_ncu
-    from fib_agents.sanitizer import flashinfer_bench_run_sanitizer
+    from fib_agents import ncu, sanitizer
 
-    functions: tuple[Callable[..., Any], ...] = (
-        flashinfer_bench_run_ncu,
-        flashinfer_bench_list_ncu_options,
-        flashinfer_bench_run_sanitizer,
-    )
+    profilers = (ncu.flashinfer_bench_run_ncu, ncu.flashinfer_bench_list_ncu_options)
+    functions = (*profilers, sanitizer.flashinfer_bench_run_sanitizer)
     return [function_to_schema(one) for one in functions]
 
 

@@ -1,4 +1,7 @@
-"""Stands in for ncu: runs the target, and prints pages as ncu does."""
+"""Stands in for ncu: runs the target, and prints pages as ncu does.
+
+With FAKE_OUTCOME the target does not run, and this is what it would have left.
+"""
 
 import os
 import subprocess
@@ -31,17 +34,21 @@ else:
         for _ in range(3000):
             print("x" * 10_000)
     print("==PROF== Connected to process 4242 (/usr/bin/python3.12)")
-    done = subprocess.run(arguments[arguments.index(sys.executable) :])
+    if outcome := os.environ.get("FAKE_OUTCOME"):
+        Path(arguments[-1], "work", "outcome.json").write_text(outcome)
+        code = int('"done"' not in outcome)
+    else:
+        code = subprocess.run(arguments[arguments.index(sys.executable) :]).returncode
     if MODE == "permission":
         print(
             "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU "
             "Performance Counters on the target device 0."
         )
         sys.exit(1)
-    if done.returncode:
-        print(f"==ERROR== The application returned an error code ({done.returncode}).")
+    if code:
+        print(f"==ERROR== The application returned an error code ({code}).")
     if MODE == "none":
         print("==WARNING== No kernels were profiled.")
     else:
         Path(arguments[arguments.index("--export") + 1]).write_text("report")
-    sys.exit(done.returncode)
+    sys.exit(code)

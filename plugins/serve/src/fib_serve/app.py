@@ -209,18 +209,16 @@ def _add_dataset_routes(app: FastAPI, service: Service) -> None:
     @app.get("/definitions")
     def definitions(token: Reader) -> list[dict[str, Any]]:
         """List the definitions."""
-        return [{"name": one.name, "description": one.description} for one in catalog.definitions()]
+        listed = {"name", "op_type", "description"}
+        return [one.model_dump(include=listed) for one in catalog.definitions()]
 
     @app.get("/definitions/{name:path}/workloads")
     def workloads(name: str, token: Reader) -> list[dict[str, Any]]:
         """List the workloads of a definition."""
         if catalog.definition(name) is None:
             raise _no_definition(name)
-        return [
-            one.model_dump(mode="json")
-            for one in catalog.workloads(name)
-            if service.may_see(token, one.uuid)
-        ]
+        seen = (one for one in catalog.workloads(name) if service.may_see(token, one.uuid))
+        return [one.model_dump(mode="json") for one in seen]
 
     @app.get("/definitions/{name:path}")
     def definition(name: str, token: Reader) -> dict[str, Any]:

@@ -380,7 +380,7 @@ def _health() -> _Request[dict[str, Any]]:
 
 
 def _definitions() -> _Request[list[dict[str, Any]]]:
-    """Return name and description of each definition."""
+    """Return name, op_type and description of each definition."""
     return _Request("GET", "/definitions", _rows)
 
 

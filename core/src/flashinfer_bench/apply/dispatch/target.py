@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Optional, Protocol
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Definition
 
     Function = Callable[..., Any]
-
-logger = logging.getLogger(__name__)
 
 
 class Resolver(Protocol):
@@ -91,18 +88,8 @@ class Target:
         )
 
     def explained(self, error: Exception) -> Exception:
-        """Return the builder's explanation of an error, or the error itself.
-
-        Languages that compile on first call report a failed build this way.
-        """
-        explain = self.owner._explain if self.owner is not None else None
-        if explain is None:
-            return error
-        try:
-            return explain(error) or error
-        except (Exception, SystemExit):  # a plugin's own failure must not hide `error`
-            logger.warning("explaining an error of %r failed", self, exc_info=True)
-            return error
+        """Return the builder's explanation of an error, or the error itself."""
+        return (self.owner and self.owner.explanation(error)) or error
 
     def __repr__(self) -> str:
         return f"<Target {self.solution!r} of {self.definition.name!r}>"
