@@ -68,23 +68,71 @@ def dataset(tmp_path):
     return root
 
 
-def run(program, dataset, **variables):
+BOTH = {"FIB_ENABLE_APPLY": "1", "FIB_ENABLE_TRACING": "1"}
+# Runs each program in a fork of its own.
+FORK = """
+import json, os, sys, torch
+for line in iter(sys.stdin.readline, ""):
+    request = json.loads(line)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    for number, path in enumerate(request["shown"], 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    exec(request["program"])
+    break
+"""
+
+
+def environment_of(dataset, **variables):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FIB_ENABLE")}
-    environment = {
-        **kept,
-        "FIB_DATASET_PATH": str(dataset),
-        "FIB_CACHE_PATH": str(dataset.parent / "cache"),
-        **variables,
-    }
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
-    )
+    places = {"FIB_DATASET_PATH": dataset, "FIB_CACHE_PATH": dataset.parent / "cache"}
+    return {**kept, **{name: str(path) for name, path in places.items()}, **variables}
 
 
 def told(program, dataset, **variables):
-    done = run(program + TELL, dataset, **variables)
+    """Run a program in a new interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", program + TELL],
+        capture_output=True,
+        text=True,
+        env=environment_of(dataset, **variables),
+    )
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "stderr": done.stderr}
+
+
+@pytest.fixture(scope="module")
+def torch_there():
+    """A process that has imported torch, and nothing of ours."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", FORK], **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def told_there(torch_there, tmp_path):
+    """Return a function that runs a program where torch has been imported already."""
+
+    def run(program, dataset, **variables):
+        shown = [tmp_path / "out", tmp_path / "err"]
+        for path in shown:
+            path.unlink(missing_ok=True)
+        request = {
+            "program": program + TELL,
+            "environment": environment_of(dataset, **variables),
+            "shown": [*map(str, shown)],
+        }
+        print(json.dumps(request), file=torch_there.stdin, flush=True)
+        code = int(torch_there.stdout.readline())
+        out, err = (path.read_text() for path in shown)
+        assert code == 0, err
+        return {**json.loads(out), "stderr": err}
+
+    return run
 
 
 def workloads(dataset):
@@ -109,39 +157,40 @@ LOOKS = (
 
 
 @pytest.mark.parametrize("imported", ["flashinfer_bench.apply", "flashinfer_bench.tracing"])
-def test_importing_parts_of_the_package_enables_nothing_before_a_call(dataset, imported):
+def test_importing_parts_of_the_package_enables_nothing_before_a_call(
+    dataset, told_there, imported
+):
     """Plugins that describe a library do so, while that library is being imported."""
     program = (
-        f"{START}import torch\nimport {imported}\n{LOOKS}"
+        f"{START}import {imported}\n{LOOKS}"
         "assert now() == (['_Pending'], 0), now()\n"
         f"{CALLS}assert now() == (['ApplyRuntime'], 1), now()\n"
     )
-    both = {"FIB_ENABLE_APPLY": "1", "FIB_ENABLE_TRACING": "1"}
-    assert told(program, dataset, **both)["hits"] == {NAME: 3}
+    assert told_there(program, dataset, **BOTH)["hits"] == {NAME: 3}
     assert [each.workload.axes for each in workloads(dataset)] == [{"M": 5}]
 
 
-def test_who_asks_what_is_enabled_need_not_make_a_call(dataset):
+def test_who_asks_what_is_enabled_need_not_make_a_call(dataset, told_there):
     program = (
-        f"{START}import torch\nimport flashinfer_bench.apply as apply\n"
+        f"{START}import flashinfer_bench.apply as apply\n"
         "from flashinfer_bench.tracing import TracingRuntime\n{}\n"
         f"{LOOKS}assert now() == (['ApplyRuntime'], 1), now()\n"
     )
-    both = {"FIB_ENABLE_APPLY": "1", "FIB_ENABLE_TRACING": "1"}
     for asks in (
         "assert type(apply.get_runtime()).__name__ == 'ApplyRuntime'",
         "assert apply.ApplyRuntime.get_instance() is not None",
         "assert TracingRuntime.get_instance() is not None",
     ):
-        assert told(program.replace("{}", asks) + CALLS, dataset, **both)["hits"] == {NAME: 3}
+        asked = program.replace("{}", asks) + CALLS
+        assert told_there(asked, dataset, **BOTH)["hits"] == {NAME: 3}
 
 
-def test_what_was_disabled_before_the_first_call_stays_off(dataset):
+def test_what_was_disabled_before_the_first_call_stays_off(dataset, told_there):
     program = (
-        f"{START}import torch\nfrom flashinfer_bench import disable_apply\ndisable_apply()\n"
+        f"{START}from flashinfer_bench import disable_apply\ndisable_apply()\n"
         "import flashinfer_bench.apply\n"
     )
-    assert told(program + CALLS, dataset, FIB_ENABLE_APPLY="1")["hits"] == {}
+    assert told_there(program + CALLS, dataset, FIB_ENABLE_APPLY="1")["hits"] == {}
 
 
 def test_nothing_is_asked(dataset):
@@ -157,48 +206,47 @@ def test_a_program_without_torch_pays_for_no_more_than_waiting(dataset):
     assert "ImportHook" in found["hooks"]
 
 
-def test_torch_may_be_there_already(dataset):
-    found = told("import torch\n" + START + CALLS, dataset, FIB_ENABLE_APPLY="1")
+def test_torch_may_be_there_already(dataset, told_there):
+    found = told_there(START + CALLS, dataset, FIB_ENABLE_APPLY="1")
     assert found["hits"] == {NAME: 3}, found
 
 
-def test_other_calls_do_not_wait_for_anything(dataset):
+def test_other_calls_do_not_wait_for_anything(dataset, told_there):
     """Those of sizes that no definition has."""
-    program = START + CALLS.replace("256", "8")
-    found = told(program, dataset, FIB_ENABLE_APPLY="1")
+    found = told_there(START + CALLS.replace("256", "8"), dataset, FIB_ENABLE_APPLY="1")
     assert found["hits"] == {}
     assert "flashinfer_bench.apply" not in found["modules"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "a file"])
-def test_a_dataset_that_is_none(tmp_path, kind):
+def test_a_dataset_that_is_none(tmp_path, told_there, kind):
     path = tmp_path / "x" / "dataset"
     path.parent.mkdir()
     if kind == "empty":
         path.mkdir()
     elif kind == "a file":
         path.write_text("")
-    found = told(START + CALLS, path, FIB_ENABLE_APPLY="1", FIB_ENABLE_TRACING="1")
+    found = told_there(START + CALLS, path, **BOTH)
     assert found["hits"] == {}
     assert "no definition" in found["stderr"]
     assert "Traceback" not in found["stderr"]
 
 
-@pytest.mark.parametrize("name", ["FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING"])
-def test_a_variable_that_says_nothing_known(dataset, name):
-    found = told(START + CALLS, dataset, **{name: "maybe"})
+@pytest.mark.parametrize("name", BOTH)
+def test_a_variable_that_says_nothing_known(dataset, told_there, name):
+    found = told_there(START + CALLS, dataset, **{name: "maybe"})
     assert found["hits"] == {}
     assert "maybe" in found["stderr"]
 
 
-def test_a_definition_that_cannot_be_read(dataset):
+def test_a_definition_that_cannot_be_read(dataset, told_there):
     (dataset / "definitions" / "gemm" / f"{NAME}.json").write_text("{")
-    assert told(START + CALLS, dataset, FIB_ENABLE_APPLY="1")["hits"] == {}
+    assert told_there(START + CALLS, dataset, FIB_ENABLE_APPLY="1")["hits"] == {}
 
 
-def test_threads_that_call_at_once(dataset):
+def test_threads_that_call_at_once(dataset, told_there):
     """While one is enabling, the others go to the original; afterwards to the solution."""
-    program = START + (
+    program = (
         "import sys, threading, torch\n"
         "x, w = torch.ones(5, 256), torch.eye(256)\n"
         "wrong = []\n"
@@ -212,12 +260,12 @@ def test_threads_that_call_at_once(dataset):
         "    [each.start() for each in threads]; [each.join() for each in threads]\n"
         "assert not wrong\n"
     )
-    found = told(program, dataset, FIB_ENABLE_APPLY="1")
+    found = told_there(START + program, dataset, FIB_ENABLE_APPLY="1")
     assert 160 < found["hits"][NAME] <= 320
 
 
-def test_workers_inherit_it(dataset):
-    program = START + (
+def test_workers_inherit_it(dataset, told_there):
+    program = (
         "import multiprocessing, sys, torch\n"
         "def work():\n"
         "    x, w = torch.ones(5, 256), torch.eye(256)\n"
@@ -225,7 +273,7 @@ def test_workers_inherit_it(dataset):
         "process = multiprocessing.get_context('fork').Process(target=work)\n"
         "process.start(); process.join(); assert process.exitcode == 0\n"
     )
-    told(program, dataset, FIB_ENABLE_TRACING="1")
+    told_there(START + program, dataset, FIB_ENABLE_TRACING="1")
     assert [each.workload.axes for each in workloads(dataset)] == [{"M": 5}]
 
 
@@ -249,7 +297,7 @@ class TestTheDistribution:
         assert point.load()() is None
 
     @pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
-    def test_an_engine_that_loads_its_plugins_is_reached(self, dataset, group):
+    def test_an_engine_that_loads_its_plugins_is_reached(self, dataset, told_there, group):
         """By its plugins alone: when the interpreter started, nothing was asked for yet."""
         program = (
             "import os\n"
@@ -258,9 +306,9 @@ class TestTheDistribution:
             f"plugins = [each.load() for each in entry_points(group={group!r})]\n"
             "for each in (*plugins, *plugins):\n    each()\n"  # some load them more than once
         )
-        assert told(program + CALLS, dataset)["hits"] == {NAME: 3}
+        assert told_there(program + CALLS, dataset)["hits"] == {NAME: 3}
         nothing = program.replace("'1'", "'0'")
-        assert told(nothing + CALLS, dataset)["hits"] == {}
+        assert told_there(nothing + CALLS, dataset)["hits"] == {}
 
     def test_the_file_in_site_packages_is_installed(self):
         files = importlib.metadata.files("flashinfer-bench-core") or []

@@ -30,22 +30,22 @@ def engine():
     del sys.modules["mini_engine"]
 
 
-def run_cycle(folder):
+def run_cycle(folder, cache):
     command = [sys.executable, SCRIPT, "cycle", "--output", folder / "dataset", "--steps", "3"]
     done = subprocess.run(
         [*map(str, command), "--repeats", "1"],
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, "FIB_CACHE_PATH": str(folder / "cache")},
+        env={**os.environ, "FIB_CACHE_PATH": cache},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "told.txt").write_text(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def cycle(once):
-    folder = once("mini-engine", run_cycle)
+def cycle(once, build_cache):
+    folder = once("mini-engine", lambda folder: run_cycle(folder, build_cache))
     return (folder / "told.txt").read_text(), folder / "dataset"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fib_tests import forked
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,4 +36,5 @@ def test_its_python_example_runs(tmp_path: Path, build_cache: str) -> None:
         # It compiles some solutions, which takes minutes where much else goes on.
         env = {**os.environ, "FIB_CACHE_PATH": build_cache}
         command = [sys.executable, "-c", example]
-        subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=400)
+        done = forked.run(command, cwd=tmp_path, env=env, timeout=400)
+        assert done.returncode == 0, done.stderr

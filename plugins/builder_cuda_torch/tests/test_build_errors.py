@@ -10,12 +10,12 @@ import torch
 from fib_builder_cuda_torch import loading, scan
 from fib_builder_cuda_torch.builder import TorchBuilder
 from flashinfer_bench.bench.executors.base import CandidateCrashed
-from flashinfer_bench.bench.executors.spawn import SpawnExecutor
+from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.errors import BuildError, CapabilityError
 
 
 @pytest.fixture
-def refused(build, own_cache):
+def refused_once_compiled(build):
     """Return a function that builds a solution that cannot be built and returns the error."""
 
     def run(solution, of=None) -> BuildError:
@@ -24,8 +24,19 @@ def refused(build, own_cache):
             build(solution, of)
         assert set(sys.modules) == modules
         assert f"solution {solution.name!r}" in str(caught.value)
-        assert not [path for path in own_cache.rglob("*") if ".partial-" in path.name]
         return caught.value
+
+    return run
+
+
+@pytest.fixture
+def refused(refused_once_compiled, own_cache):
+    """Return the same function, for builds that leave nothing in the cache."""
+
+    def run(solution, of=None) -> BuildError:
+        error = refused_once_compiled(solution, of)
+        assert not [path for path in own_cache.rglob("*") if ".partial-" in path.name]
+        return error
 
     return run
 
@@ -65,8 +76,9 @@ class TestLoading:
         self, make_solution, source, definition, own_cache, old, new, reason
     ):
         text = "#include <stdexcept>\n" + source("returns.cpp").replace(old, new)
-        executor = SpawnExecutor("cpu")
+        executor = ForkExecutor("cpu")
         try:
+            executor.start()
             candidate = executor.spawn()
             with pytest.raises(CandidateCrashed, match="SIGABRT") as caught:
                 candidate.load(definition, make_solution(files={"main.cpp": text}), timeout_s=120)
@@ -81,15 +93,15 @@ class TestLoading:
         assert "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)" in error.hint
 
 
-def test_a_symbol_that_is_not_among_the_operators(refused, make_solution):
-    error = refused(make_solution("returns.cpp", entry="returns.cpp::runs"))
+def test_a_symbol_that_is_not_among_the_operators(refused_once_compiled, make_solution):
+    error = refused_once_compiled(make_solution("returns.cpp", entry="returns.cpp::runs"))
     assert "returns.cpp defines no 'runs'" in str(error)
     assert error.hint == "Did you mean 'run'?"
 
 
 @pytest.mark.parametrize(("kind", "style"), [("returns.cpp", True), ("writes.cpp", False)])
-def test_a_stated_convention_that_does_not_fit(refused, make_solution, kind, style):
-    error = refused(make_solution(kind, destination_passing_style=style))
+def test_a_stated_convention_that_does_not_fit(refused_once_compiled, make_solution, kind, style):
+    error = refused_once_compiled(make_solution(kind, destination_passing_style=style))
     assert f"set destination_passing_style to {str(not style).lower()}" in error.hint
 
 

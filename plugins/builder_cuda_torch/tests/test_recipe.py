@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from fib_builder_cuda_torch import probe, recipe
 from fib_builder_cuda_torch.builder import TorchBuilder
 from fib_native_toolkit import cuda_home
+from fib_tests import forked
 from flashinfer_bench.errors import CapabilityError
 
 HAS_NVCC = shutil.which("nvcc") is not None
@@ -106,10 +106,9 @@ def _torch_would_run(folder, sources):
         "    with_cuda=cuda, with_sycl=False, is_standalone=False)\n"
     )
     home = str(cuda_home()) if HAS_NVCC else "/usr/local/cuda"
-    subprocess.run(
-        [sys.executable, "-c", code, home, *sources], cwd=folder, check=True, capture_output=True,
-        env={**os.environ, "TORCH_CUDA_ARCH_LIST": "9.0a"},
-    )  # fmt: skip
+    command = [sys.executable, "-c", code, home, *sources]
+    environment = {**os.environ, "TORCH_CUDA_ARCH_LIST": "9.0a"}
+    forked.run(command, cwd=folder, check=True, env=environment)
     found = re.findall(r"^(\w+) = (.*)$", (folder / "build.ninja").read_text(), re.MULTILINE)
     return {name: value.split() for name, value in found}
 

@@ -142,9 +142,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-@pytest.fixture
-def server(start_server: Callable[..., RunningServer]) -> RunningServer:
-    """A service with one worker on the CPU, which may not be ready yet."""
-    return start_server()

@@ -21,7 +21,6 @@ from fib_serve.client import (
 )
 from fib_serve.records import TaskStatus
 from fib_tests.scaled_add import DEFINITION, solution_of
-from fib_tests.serving import solution
 from flashinfer_bench.errors import CapabilityError, ConfigError
 
 if TYPE_CHECKING:
@@ -331,31 +330,3 @@ def test_events_of_all_tasks_do_not_end(slept: list[float]):
 def test_events_that_may_not_be_read():
     with pytest.raises(RequestRefused, match="no valid token"):
         list(Answers(events=[failed(401, "no valid token")]).client().events())
-
-
-# ------------------------------------------------------------------ a real service
-
-
-def test_a_solution_is_followed_to_its_verdicts(start_server, capfd):
-    wrong = "def run(x, y, scale):\n    return 1 / 0\n"
-    server = start_server(log_level="WARNING")
-    with Client(server.url) as client:
-        server.wait_for_worker()
-        accepted = client.submit(solution("bad", wrong))
-        kinds = [one.kind for one in client.events(accepted.task_id)]
-        task = client.wait(accepted.task_id)
-        assert (kinds[0], kinds[-1]) == ("submitted", "completed")
-        assert kinds.count("evaluated") == task.workloads == len(task.traces)
-        traces = task.evaluated()
-        assert {one.evaluation.status.value for one in traces} == {"RUNTIME_ERROR"}
-        assert task.solution == accepted.solution
-        assert client.health()["queue_size"] == 0
-        assert list(client.events(accepted.task_id, after=client_last(client, task))) == []
-        with pytest.raises(RequestRefused, match="finished already"):
-            client.cancel(accepted.task_id)
-    assert " INFO " not in capfd.readouterr().err  # of the server and its worker
-
-
-def client_last(client: Client, task: Any) -> int:
-    """Return the id of the last event of a task."""
-    return [one.id for one in client.events(task.task_id)][-1]

@@ -462,16 +462,3 @@ def test_each_refusal_says_what_to_do(fib, play, file):  # noqa: F811
     done = fib("submit", file, "--server", "judge")
     assert done.exit_code == 2
     assert "'judge' is not a URL" in done.stderr
-
-
-def test_the_commands_need_no_torch(dataset):
-    code = (
-        "import sys, typer; from flashinfer_bench.cli.main import app;"
-        "import fib_serve.commands, fib_serve.client;"
-        "typer.main.get_command(app)(sys.argv[1:], standalone_mode=False);"
-        "sys.exit('torch' in sys.modules)"
-    )
-    Store(database(dataset)).close()
-    command = [sys.executable, "-c", code, "serve", "token", "list", "--local", str(dataset)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

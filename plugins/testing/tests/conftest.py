@@ -9,7 +9,6 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import filelock
@@ -34,10 +33,8 @@ def run_suites(folder: Path) -> list[tuple[str, ...]]:
     report = folder / "report.xml"
     options = ["-q", "--tb=short", "--import-mode=importlib", "--override-ini=addopts="]
     options += ["--override-ini=filterwarnings=error", "--override-ini=timeout=300"]
-    for plugin in ("randomly", "cacheprovider", "logging"):
+    for plugin in ("randomly", "cacheprovider", "logging", "xdist"):
         options += ["-p", f"no:{plugin}"]
-    if find_spec("xdist") is not None:
-        options += ["-n2", "--dist=loadscope"]
     options += [f"--junitxml={report}", f"--basetemp={folder / 'temp'}"]
     env = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     path = os.pathsep.join(filter(None, [str(HERE), env.get("PYTHONPATH")]))

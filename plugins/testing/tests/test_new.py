@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fib_plugin_new.command import template_files
+from fib_tests import forked
 from flashinfer_bench.plugins import KINDS
 
 KIT = Path(__file__).resolve().parents[1]
@@ -116,13 +117,8 @@ def test_the_tests_of_small_plugins_pass(fib, tmp_path):
     sources = [f"{folder}/src" for folder in folders]
     path = os.pathsep.join([*sources, os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
-    done = subprocess.run(
-        [*command, "--import-mode=importlib", *folders],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    command += ["--import-mode=importlib", *folders]
+    done = forked.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stdout
     found = re.search(r"^(\d+) passed(?! .*skipped)", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout

@@ -1,7 +1,8 @@
 """Python programs in processes forked from one that has torch and the package imported already.
 
 `run` and `Popen` are as those of `subprocess`, without the seconds that a new interpreter takes to
-import torch. What a program imports first is not its own; tests of that start interpreters.
+import torch, and scripts get the same by `python`. What a program imports first is not its own;
+tests of that start interpreters.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import random
 import re
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _START = "import sys; sys.path[0] = sys.argv.pop(); from fib_tests import forked; forked.main()()"
 _ADDRESS = "TESTS_FORK_FROM"  # a variable, for processes of processes
 _REQUEST_BYTES = 1024
+_SUPPORT = Path(__file__).parents[1]
 CAN_FORK = sys.platform == "linux" and importlib.util.find_spec("torch") is not None
 
 
@@ -189,6 +192,29 @@ def run(
     return done
 
 
+_LAUNCHER = """
+import os, sys
+
+sys.path.insert(0, {support!r})
+os.environ[{variable!r}] = {address!r}
+from fib_tests import forked
+
+sys.exit(forked.Popen([sys.executable, *sys.argv[1:]]).wait() % 256)
+"""
+
+
+def python(folder: Path) -> Path:
+    """Make a program for scripts to use as their Python: what it is told to run is forked."""
+    if not CAN_FORK:
+        return Path(sys.executable)
+    values = {"support": str(_SUPPORT), "variable": _ADDRESS, "address": _address()}
+    command = shlex.join([sys.executable, "-c", _LAUNCHER.format(**values)])
+    made = folder / "forking-python"
+    made.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    made.chmod(0o755)
+    return made
+
+
 _ENVIRONMENT = dict(os.environ)  # without what single tests set
 _server: Optional[subprocess.Popen[bytes]] = None
 
@@ -202,7 +228,7 @@ def _address() -> str:
             listener.bind(f"{folder}/socket")
             listener.listen(100)
             os.environ[_ADDRESS] = f"{folder}/socket"
-            number, support = listener.fileno(), str(Path(__file__).parents[1])
+            number, support = listener.fileno(), str(_SUPPORT)
             _server = subprocess.Popen(
                 [sys.executable, "-c", _START, str(number), support],
                 stdin=subprocess.PIPE,

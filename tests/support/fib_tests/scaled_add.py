@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from fib_tests import forked
 from flashinfer_bench.data import Definition, Solution
 
 if TYPE_CHECKING:
@@ -101,8 +102,10 @@ def run_example(readme: Path, folder: Path, **variables: str) -> subprocess.Comp
     text = readme.read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (folder / "example.py").write_text(code, encoding="utf-8")
-    run = f"import os, runpy; os.chdir({str(folder)!r}); runpy.run_path('example.py')"
-    return run_in_child(run, **variables)
+    command = [sys.executable, "-W", "error", "example.py"]
+    done = forked.run(command, cwd=folder, env={**os.environ, **variables})
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

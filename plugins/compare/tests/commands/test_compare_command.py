@@ -10,6 +10,7 @@ import pytest
 
 from fib_compare.compare_command import exit_code_of
 from fib_compare.stats import Verdict
+from fib_tests import forked
 from fib_tests.dataset_maker import DatasetMaker
 from flashinfer_bench.cli.exit_codes import ExitCode
 
@@ -75,7 +76,7 @@ class TestRealProcesses:
         command = [sys.executable, "-m", "flashinfer_bench", "compare", *names]
         pipe = subprocess.PIPE
         command += ["--min-effect", "30%", "--workload", "w1", "w2"]
-        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        with forked.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
             assert process.stderr is not None
             while "[1/2]" not in process.stderr.readline():
                 assert process.poll() is None
