@@ -682,12 +682,18 @@ class TestRounds:
                 (got,) = place.candidate.collect(timeout_s=30, call=number)
                 assert same(got, x + y)
 
-    @pytest.mark.parametrize(
-        ("result", "strided"), [("x + y", False), ("(x + y).flip(0)[::2]", True)]
-    )
-    def test_whether_outputs_are_contiguous_is_told(self, range_of, result, strided):
-        for call in range_of(run(f"return {result}")).fire_round():
-            assert call.strided is strided
+    def test_outputs_are_made_contiguous(self, range_of):
+        place = range_of(run("return torch.stack((x + y, x), 1)[:, 0]"))
+        place.fire_round()
+        (got,) = place.candidate.collect(timeout_s=30, call=1)
+        assert got.is_contiguous()
+        assert same(place.turn.turns[1].at_answer[0], got)
+
+    def test_who_is_late_is_not_excused_by_what_it_tells(self, range_of):
+        place = range_of(ADD)
+        for call in place.fire_round(gated=True, patience_s=0.01):
+            assert (call.gated, call.enqueued_ms) == (False, 0.0)
+        assert not place.candidate.has_gate
 
     def test_without_calls(self, range_of):
         place = range_of(run("raise ValueError('called')"))

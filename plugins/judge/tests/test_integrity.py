@@ -146,7 +146,8 @@ class TestOverhead:
         """Others' processes make it so; a solution that does it too gains a tenth at most."""
         later = jittered(21, beyond=beyond), jittered(21, beyond=0.0)
         for empty, calls in (later, later[::-1]):
-            found = Overhead(0.0, beyond_ms=0.1).grown(empty, calls)
+            usual = Overhead(0.0, beyond_ms=0.1)
+            found = usual.longer(usual.growth_ms(empty, calls))
             assert found.beyond_ms == pytest.approx(now, abs=0.01)
 
     def test_who_does_nothing_on_the_device(self):
@@ -315,13 +316,31 @@ class TestRows:
         assert found(in_row(0.1, beyond=0.249)) is not None
 
     def test_what_is_not_the_calls_own(self):
-        """Copies of outputs that are not contiguous, and the host's time between calls."""
-        strided = [replace(call, strided=True) for call in in_row(0.1, beyond=0.3)]
-        assert found(strided) is not None
-        assert found(strided, replace(QUIET, strided_ms=0.02)) is None
-        waited = [replace(call, gated=False, enqueued_ms=0.0) for call in in_row(0.1, beyond=0.3)]
-        assert found(waited) is None
-        assert found([replace(call, gated=True) for call in waited]) is not None
+        """The host's time between calls that wait, copies, and what all exchanges take by now."""
+        longer = in_row(0.1, beyond=0.3)
+        assert found(longer) is not None
+        assert found(longer, waiting=True) is None
+        assert found(longer, QUIET.longer(0.12)) is None
+        copying = replace(QUIET, beyond_ms=0.3, copied_ms=0.2)
+        assert found(longer, copying.for_outputs(into=False)) is None
+        assert found(longer, copying.for_outputs(into=True)) is not None
+
+    @pytest.mark.parametrize("low", [1, 4, 6, 9])
+    def test_a_low_median_is_seen_beside_a_right_sum(self, low):
+        """Some calls claim nearly nothing, and the others of their exchange the rest."""
+        claims = [0.002] * low + [(1.0 - 0.002 * low) / (10 - low)] * (10 - low)
+        calls = [
+            replace(call, sample_ms=claims[number % 10]) for number, call in enumerate(in_row(0.1))
+        ]
+        violation = found(calls)
+        if low < 5:
+            assert violation is None
+        else:
+            assert violation.unseen_ms == pytest.approx(0.098, abs=0.01)
+
+    def test_calls_that_were_late_are_not_excused_by_what_they_tell(self):
+        late = [replace(call, gated=False, enqueued_ms=0.0) for call in in_row(0.1, claim=0.2)]
+        assert found(late).unseen_ms == pytest.approx(0.08, abs=0.01)
 
     def test_shorter_rows_are_left_out(self):
         calls = [*in_row(0.1), *in_row(0.1, count=3, rounds=4, beyond=9.0)]
@@ -330,7 +349,13 @@ class TestRows:
 
     @pytest.mark.parametrize(
         ("alone", "beyond", "believed"),
-        [(0.02, 0.1, True), (0.03, 0.14, True), (0.05, 0.1, False), (0.02, 0.2, False)],
+        [
+            (0.02, 0.1, True),
+            (0.02, 0.14, True),
+            (0.03, 0.14, False),
+            (0.05, 0.1, False),
+            (0.02, 0.2, False),
+        ],
     )
     def test_calls_that_overlap_take_longer_alone(self, alone, beyond, believed):
         row, single = in_row(0.02), in_row(alone, count=1, rounds=5, beyond=beyond)

@@ -282,4 +282,16 @@ def test_what_a_gpu_is_given(made, monkeypatch, count):
             (output,) = part.outputs
             assert output.equal(values[slot][0] + values[slot][1])
     assert len(flushed) == 4  # caches are to be cold
-    assert ring.strided_ms() >= 0.0
+
+
+def test_a_gpu_may_be_given_nothing(made, monkeypatch):
+    ring = made("def run(x, y):\n    return x + y\n")(0).ring
+    monkeypatch.setattr(ring, "wait", lambda: None)
+    monkeypatch.setattr(ring, "flush", lambda: None)
+    packed = [ring.packed([torch.zeros(0), torch.zeros(0)]) for _ in range(3)]
+    turns = ring.turns(packed, random.Random(0), secured=True)
+    for step in (turns.fill, turns.before, turns.last, lambda: turns.answered([]), turns.after):
+        step()
+    for part in turns.parts:
+        assert [tuple(output.shape) for output in part.outputs] == [(0,)]
+        assert part.problem() is None

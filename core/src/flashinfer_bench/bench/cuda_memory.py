@@ -150,7 +150,9 @@ class CudaGate:
         self._close = weakref.finalize(self, _unregister, page)
         _call("cuMemHostGetDevicePointer_v2", ctypes.byref(found), start, 0)
         self._first = found.value
-        self._wait = _driver().cuStreamWaitValue64_v2
+        self._wait: Any = getattr(_driver(), "cuStreamWaitValue64_v2", None)
+        if self._wait is None:
+            raise CapabilityError("this CUDA driver has no cuStreamWaitValue64_v2")
 
     def shut(self, stream: int, place: int, word: int) -> bool:
         """Have a stream wait until a word is in its place; return whether it does.

@@ -39,7 +39,7 @@ from flashinfer_bench.tensors import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fib_judge.integrity import Mode, Overhead, Violation
+    from fib_judge.integrity import Violation
     from fib_judge.timed import TimedCheck
     from flashinfer_bench.bench.stopping import TimingPlan
     from flashinfer_bench.data import Correctness, Evaluation, Solution
@@ -89,10 +89,9 @@ class CallMonitor:
             turned = self._turns.visit(self._attempt, self._first + place)
         return turned or waited_s > 0.0
 
-    def overhead(self, mode: Optional[Mode]) -> Overhead:
-        """Return what an exchange takes beyond a call by now."""
-        usual = self._attempt.baseline.usual(mode)
-        return usual if self._turns is None else self._turns.overhead(usual, mode)
+    def grown_ms(self) -> float:
+        """Return how much longer an exchange takes by now than when nothing else ran."""
+        return 0.0 if self._turns is None else self._turns.growth_ms()
 
     def completed(self, run: TimedRun) -> TimedRun:
         """Return `run` with what has been seen, and without what does not count."""
@@ -288,7 +287,7 @@ def _time(
     if attempt.baseline.values is None:
         run = TimedRun(measure(attempt, attempt.plan, monitor.visit), {"trust": "off"})
     else:
-        run = time_distrusting(attempt, seed, checks, monitor.visit, monitor.overhead)
+        run = time_distrusting(attempt, seed, checks, monitor.visit, monitor.grown_ms)
     return monitor.completed(run)
 
 

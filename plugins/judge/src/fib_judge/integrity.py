@@ -40,12 +40,15 @@ _SLACK_MS = 0.05
 _SHARE = 0.05
 _BETWEEN_MS = 0.02  # what the host may take from a call that it has waited for to the next
 _SPREADS = 3.0
+_COPIED = 0.75
 _LOW = 0.25  # of exchanges without a call is the quantile that counts
 _FREE_MS, _TIMES_ENQUEUED = 0.1, 2.0  # of what a call may take to return to the host
 _MOST_MS = 0.1  # that spreads may come to, and that an exchange may take longer by and by
 _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 # What timers show for a call of nothing on a GPU, as `LEAST_MS` of the timers.
 _SHORTEST_ON_DEVICE_MS = 0.0005
+_SLACK_ALONE_MS = 0.03
+_MORE_ON_HOST_MS = 0.05  # whose caches have been another's
 _TIMES_ALONE, _MORE_ALONE_MS = 1.5, 0.003  # of what calls take that follow others
 _NOTHING = 1.01  # times that is no work of the device's
 
@@ -92,9 +95,6 @@ class Mode(NamedTuple):
     calls: int
 
 
-ALONE = Mode(gated=True, calls=1)
-
-
 def whole(calls: Sequence[TimedCall]) -> list[TimedCall]:
     """Return the calls of each exchange as one, which has taken as long as they claim together."""
     found, start = [], 0
@@ -124,8 +124,8 @@ class Overhead:
         Median of what a process needs to go on after it has stood still.
     on_host : bool
         Whether the reference's calls do nothing on the device either.
-    strided_ms : float
-        How much longer it takes to copy outputs of a call that are not contiguous.
+    copied_ms : float
+        How much of that goes into copies of outputs that are returned.
     """
 
     exchange_ms: float
@@ -135,7 +135,7 @@ class Overhead:
     enqueued_ms: float = 0.0
     woken_ms: float = 0.0
     on_host: bool = False
-    strided_ms: float = 0.0
+    copied_ms: float = 0.0
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -161,9 +161,11 @@ class Overhead:
         enqueued = median(call.enqueued_ms for call in half)
         # What the device waits for runs while it is enqueued: no time is beyond such calls.
         alone = max(quantile(sorted(map(_beyond_ms, some)), _LOW) for some in empty.values())
+        low = {kind: quantile(sorted(map(_beyond_ms, some)), _LOW) for kind, some in empty.items()}
         return cls(
             *(least, into, max(middle, alone), spread, enqueued, min(woken, _MOST_WAKING_MS)),
             on_host=_is_nothing(calls),
+            copied_ms=max(0.0, low[False] - low[True]),
         )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
@@ -208,14 +210,26 @@ class Overhead:
         long = median(call.enqueued_ms for call in calls) > limit
         return long or (_is_nothing(calls) and not self.on_host)
 
-    def grown(self, empty: Sequence[TimedCall], calls: Sequence[TimedCall]) -> Overhead:
-        """Return it after later exchanges, as of `of`: with more processes a GPU takes longer.
+    def for_outputs(self, *, into: bool) -> Overhead:
+        """Return it for a solution that writes into the judge's memory, or returns its outputs.
+
+        The copies of an exchange without a call come from memory, and those of a call from the
+        device's caches: they may take less.
+        """
+        less = _COPIED * self.copied_ms if into else 0.0
+        return replace(self, beyond_ms=self.beyond_ms - less)
+
+    def growth_ms(self, empty: Sequence[TimedCall], calls: Sequence[TimedCall]) -> float:
+        """Return how much longer later exchanges took, as of `of`: on a GPU with more processes.
 
         A solution could have slowed them down: they count so far.
         """
         beyond = [median(map(_beyond_ms, some)) for some in (empty, lower_half(calls)) if some]
-        most = self.beyond_ms + _MOST_MS
-        return replace(self, beyond_ms=min(max([*beyond, self.beyond_ms]), most))
+        return min(max([*beyond, self.beyond_ms]) - self.beyond_ms, _MOST_MS)
+
+    def longer(self, growth_ms: float) -> Overhead:
+        """Return it for exchanges that take longer by so much."""
+        return replace(self, beyond_ms=self.beyond_ms + growth_ms)
 
     @property
     def allowed_ms(self) -> float:
@@ -266,6 +280,7 @@ def find_violation(
     timer_version: Optional[str],
     floor: Optional[Floor],
     overhead: Overhead,
+    waiting: bool = False,
 ) -> Optional[Violation]:
     """Return why the latency of these calls is not believed, or None.
 
@@ -283,6 +298,8 @@ def find_violation(
         What the device needs at least.
     overhead : Overhead
         What is normal.
+    waiting : bool
+        Whether calls are made in a way in which each waits for the device.
     """
     latency = median(call.sample_ms for call in calls)
     certain: tuple[tuple[Rule, Optional[str]], ...] = (
@@ -297,13 +314,13 @@ def find_violation(
     if device == "cpu":
         return None
     exchanges = longest(calls)
-    count = exchanges[0].shared
-    excess = (median(map(_beyond_ms, lower_half(exchanges))) - overhead.beyond_ms) / count
+    count, half = exchanges[0].shared, lower_half(exchanges)
+    excess = (median(map(_beyond_ms, half)) - overhead.beyond_ms) / count
+    # Their sum is bounded, and their median is what counts.
+    excess += max(0.0, median(one.sample_ms for one in half) / count - latency)
     allowed = overhead.allowed_ms / count + _SHARE * latency
-    if count > 1 and not exchanges[0].gated:
+    if waiting and count > 1:
         allowed += _BETWEEN_MS
-    if exchanges[0].strided:
-        excess -= overhead.strided_ms
     if excess <= allowed:
         return None
     message = (
@@ -314,7 +331,11 @@ def find_violation(
 
 
 def find_overlap(
-    calls: Sequence[TimedCall], alone: Sequence[TimedCall], overhead: Overhead
+    calls: Sequence[TimedCall],
+    alone: Sequence[TimedCall],
+    overhead: Overhead,
+    *,
+    waiting: bool = False,
 ) -> Optional[Violation]:
     """Return why calls that followed one another cannot have taken so little; None if they can.
 
@@ -327,10 +348,14 @@ def find_overlap(
         Those in a row, and calls in exchanges of their own.
     overhead : Overhead
         What is normal for the latter.
+    waiting : bool
+        As of `find_violation`.
     """
     latency, own = (median(call.sample_ms for call in some) for some in (calls, alone))
-    unseen = max(0.0, median(map(_beyond_ms, alone)) - overhead.beyond_ms - overhead.allowed_ms)
-    most = _TIMES_ALONE * latency + _MORE_ALONE_MS
+    beyond = median(map(_beyond_ms, alone)) - overhead.beyond_ms
+    unseen = max(0.0, beyond - max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms))
+    more_ms = _MORE_ON_HOST_MS if waiting else _MORE_ALONE_MS
+    most = _TIMES_ALONE * latency + more_ms
     if own + unseen <= most:
         return None
     message = (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Optional
 
-from fib_judge.integrity import whole
+from fib_judge.integrity import longest
 from fib_judge.records import KeyedRandom
 from fib_judge.ring import SLOTS_ON_DEVICE
 from fib_judge.timed import Course
@@ -27,13 +27,13 @@ from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.executors.frozen import why_not
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data.trace import rounded
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.stats.distributions import t_quantile
 from flashinfer_bench.stats.intervals import Interval, ratio_interval
 from flashinfer_bench.stats.samples import quantile
 
 if TYPE_CHECKING:
     from fib_judge.calibration import Ceilings
-    from fib_judge.integrity import Mode, Overhead
     from fib_judge.records import VerifiedAttempt
     from flashinfer_bench.bench.executors.base import TimedCall
     from flashinfer_bench.bench.pool import Worker
@@ -163,13 +163,12 @@ class PairedReference:
 
     def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
         rng = KeyedRandom(attempt.session.secret_seed("beside"))
-        self._reference = reference
+        self._reference, self._baseline = reference, attempt.baseline
         self._apart = attempt.session.device == "cpu" and why_not() is None
         values, self._overhead = attempt.baseline.values, attempt.baseline.overhead
         self._course: Optional[Course] = None
         if values is not None:
             self._course = Course(reference, values, rng, self._overhead)
-            self._course.mode = attempt.baseline.mode
         self._settling = _SETTLING if attempt.session.device == "cpu" else 0
         self._every = _every(attempt.plan, attempt.session.device)
         self._until = time.monotonic()
@@ -227,11 +226,12 @@ class PairedReference:
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
 
-    def overhead(self, usual: Overhead, mode: Optional[Mode]) -> Overhead:
-        """Return what an exchange takes beyond a call, after what it took when nothing else ran."""
-        if not self._calls or self._course is None or self._course.mode != mode:
-            return usual
-        return usual.grown(self._empty, whole(self._calls))
+    def growth_ms(self) -> float:
+        """Return how much longer an exchange takes than when nothing else ran."""
+        if not self._calls or self._course is None or self._overhead is None:
+            return 0.0
+        usual = self._baseline.usual(self._course.mode, into=self._course.ring.writes_there)
+        return usual.growth_ms(self._empty, longest(self._calls))
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -296,7 +296,7 @@ def _ready(attempt: VerifiedAttempt, worker: Worker) -> Optional[PairedReference
         for trial in baseline.trials if attempt.baseline.values is None else ():
             reference.put(trial)
         return PairedReference(attempt, reference)
-    except CandidateError as error:
+    except (CandidateError, CapabilityError) as error:
         logger.info("the reference is not called beside solutions: %s", error.message)
         return None
 

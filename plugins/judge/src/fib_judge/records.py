@@ -114,8 +114,6 @@ class VerifiedBaseline(DeviceBaseline):
         What an exchange takes beyond a call; None if candidates are trusted.
     of_rounds : mapping
         What exchanges with several calls take, for each way in which these are made.
-    mode : Mode, optional
-        In which way those of the reference are.
     replayable : bool
         Whether a timed call's result can be had from another's.
     floor : Floor, optional
@@ -129,14 +127,21 @@ class VerifiedBaseline(DeviceBaseline):
     values: Optional[Values] = None
     overhead: Optional[Overhead] = None
     of_rounds: Mapping[Mode, Overhead] = field(default_factory=dict)
-    mode: Optional[Mode] = None
     replayable: bool = False
     floor: Optional[Floor] = None
     reference_seed: Optional[int] = None
 
-    def usual(self, mode: Optional[Mode]) -> Overhead:
-        """Return what an exchange takes beyond its calls, if they are made so."""
-        found = self.overhead if mode is None else self.of_rounds[mode]
+    def usual(self, mode: Optional[Mode], *, into: bool = False) -> Overhead:
+        """Return what an exchange takes beyond its calls, if they are made so.
+
+        Parameters
+        ----------
+        mode : Mode, optional
+            In which way; None for single ones.
+        into : bool
+            Whether outputs are written into the judge's memory.
+        """
+        found = self.overhead if mode is None else self.of_rounds[mode].for_outputs(into=into)
         assert found is not None
         return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.decidability import as_declared, tightened
 from fib_judge.floor import physics_floor
-from fib_judge.integrity import Mode, Overhead, longest, whole
+from fib_judge.integrity import Mode, Overhead, longest
 from fib_judge.records import KeyedRandom, VerifiedBaseline, VerifiedSession
 from fib_judge.timed import (
     Course,
@@ -139,8 +139,7 @@ def _timed_with_checks(
         measurement = calls.measurement_of(taken)
         dropped = rows_of(overhead.disturbed(taken.calls))
         measurement = replace(measurement, dropped=dropped)
-    found = {"overhead": overhead, "of_rounds": rounds, "mode": course.mode}
-    return measurement, {"checks": tuple(checks), **found}
+    return measurement, {"checks": tuple(checks), "overhead": overhead, "of_rounds": rounds}
 
 
 def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mode, Overhead]:
@@ -155,7 +154,7 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
     made : sequence of TimedCall
         These calls.
     """
-    found, strided_ms = {}, course.ring.strided_ms()
+    found = {}
     for calls_at_once in {1, len(course.ring)}:
         for gated in (False, True):
             mode = Mode(gated, calls_at_once)
@@ -164,15 +163,13 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
                 into: [course.empty(into=into, mode=mode) for _ in range(count)]
                 for into in (False, True)
             }
+            taken = empty[False]
             if mode == own:
-                taken = whole(made)
+                taken = longest(made)
             elif mode.gated <= own.gated and mode.calls <= own.calls:
                 rounds = [course.round([None] * mode.calls, mode) for _ in range(count)]
-                taken = [whole(one)[0] for one in rounds]
-            else:
-                taken = empty[False]
-            overhead = Overhead.of(empty, longest(taken))
-            found[mode] = replace(overhead, strided_ms=strided_ms)
+                taken = longest([call for one in rounds for call in one])
+            found[mode] = Overhead.of(empty, taken)
     return found
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from flashinfer_bench.bench import memory
@@ -38,7 +36,6 @@ _WORD = 4  # bytes that are written at a time on a GPU
 _PIECES, _PIECE, _GLIMPSE = 8, 256, 16  # bytes
 _DRAWN = range(64)  # calls for which it is decided at a time what is written last
 _L2_TIMES = 2
-_COPIES = 5
 _OVERWRITTEN = "an input was overwritten"
 LATE = "outputs were still written after the answer"
 _NS_PER_MS = 1e6
@@ -74,6 +71,9 @@ class Ring:
         sizes = [memory.size_of(*one) for one in shapes]
         self.nbytes = sum(sizes)
         self._input_bytes = sum(sizes[: len(tensors)])
+        self._output_starts = [
+            sum(sizes[len(tensors) : end]) for end in range(len(tensors), len(sizes))
+        ]
         self.wanted = SLOTS if self.device == "cpu" else SLOTS_ON_DEVICE
         count = max(1, min(self.wanted, _MOST_BYTES // max(1, self.nbytes)))
         self._memory = self._allocated(count)
@@ -196,7 +196,7 @@ class Ring:
     def rows(self) -> torch.Tensor:
         """All slots as words, one in a row: its inputs, then its outputs."""
         room: torch.Tensor = self._memory.tensor
-        return _words_of(room[: len(self) * self.nbytes]).view(len(self), -1)
+        return _words_of(room[: len(self) * self.nbytes]).view(len(self), self.nbytes // _WORD)
 
     def packed(self, values: Sequence[Any], slot: int = 0) -> torch.Tensor:
         """Return a copy of the bytes of a slot's inputs, with these values in it."""
@@ -220,11 +220,9 @@ class Ring:
 
     def outputs_in(self, row: torch.Tensor) -> list[torch.Tensor]:
         """Return the outputs that lie in the bytes of a slot after its inputs."""
-        places = self.parts(0)[1]
-        starts = [place.data_ptr() - places[0].data_ptr() for place in places]
         return [
             row[start : start + place.nbytes].view(place.dtype).view(place.shape)
-            for start, place in zip(starts, places, strict=True)
+            for start, place in zip(self._output_starts, self.parts(0)[1], strict=True)
         ]
 
     def poisoned(self) -> torch.Tensor:
@@ -288,24 +286,6 @@ class Ring:
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
         return [_waited_ms(schedule) for schedule in self._schedules]
-
-    def strided_ms(self) -> float:
-        """Return how much longer it takes to copy a call's outputs that lie the other way round."""
-        places = self.parts(0)[1]
-        plain = [output.clone() for output in places]
-        turned = [
-            one.movedim(0, -1).contiguous().movedim(-1, 0) if one.dim() else one for one in plain
-        ]
-        found: list[list[float]] = [[], []]
-        for _ in range(_COPIES):
-            for samples, outputs in zip(found, (plain, turned), strict=True):
-                self.wait()
-                began = time.perf_counter()
-                for into, output in zip(places, outputs, strict=True):
-                    into.copy_(output)
-                self.wait()
-                samples.append((time.perf_counter() - began) * 1e3)
-        return max(0.0, median(found[1]) - median(found[0]))
 
     def wait(self) -> None:
         """Wait until the device has done what was asked of it here."""
@@ -383,8 +363,6 @@ class Turn(Release, ABC):
         Which.
     into : bool
         Whether outputs are to be written into the slot.
-    packed : torch.Tensor, optional
-        On a GPU, the inputs as bytes of the slot.
     waited_ms : float
         How long the main thread of the process, or this one, could have run during the call while
         others had its core; on the CPU.
@@ -392,7 +370,6 @@ class Turn(Release, ABC):
         Whether an output was seen to be written after the answer.
     """
 
-    packed: Optional[torch.Tensor] = None
     waited_ms = 0.0
     late = False
 
@@ -400,6 +377,11 @@ class Turn(Release, ABC):
         self.slot, self.into = slot, into
         self._ring, self._rng = ring, rng
         self._inputs, self._outputs = ring.parts(slot)
+
+    @property
+    def packed(self) -> Optional[torch.Tensor]:
+        """On a GPU, the inputs as bytes of the slot."""
+        return None
 
     @property
     def outputs(self) -> list[torch.Tensor]:
@@ -615,23 +597,21 @@ class DeviceTurns(Release):
         # Few launches, however many calls: each takes microseconds.
         self._all = ring.rows
         rows = self._all[: len(packed)]
-        self._given = _words_of(torch.stack(list(packed)))
-        words = self._given.shape[1]
+        self.given = torch.stack(list(map(_words_of, packed)))
+        words = self.given.shape[1]
         self._room, self._outputs = rows[:, :words], rows[:, words:]
         late = [ring.late_words(rng) for _ in packed]
         places, others = (torch.stack(each) for each in zip(*late, strict=True))
-        self._late, self._others = self._given.gather(1, places), self._given.gather(1, others)
+        self._late, self._others = self.given.gather(1, places), self.given.gather(1, others)
         starts = torch.arange(len(packed), device=places.device) * rows.shape[1]
         self._places = places + starts[:, None]
         self.changed: Optional[torch.Tensor] = None
         self.kept: Optional[torch.Tensor] = None
-        self.parts = [
-            DeviceTurn(self, ring, slot, rng, each, into=into) for slot, each in enumerate(packed)
-        ]
+        self.parts = [DeviceTurn(self, ring, slot, rng, into=into) for slot in range(len(packed))]
 
     def fill(self) -> None:
         """Write inputs, but for some words, and poison outputs."""
-        self._room.copy_(self._given)
+        self._room.copy_(self.given)
         self._write(self._others)
         self._outputs.copy_(self._ring.poisoned())
         self._ring.wait()
@@ -660,7 +640,7 @@ class DeviceTurns(Release):
     def after(self) -> None:
         """See whether inputs are as they were."""
         if self._secured:
-            self.changed = (self._room != self._given).any(1)
+            self.changed = (self._room != self.given).any(1)
 
 
 class DeviceTurn(Turn):
@@ -672,24 +652,20 @@ class DeviceTurn(Turn):
         All of them.
     ring, slot, rng, into
         As of `Ring.turn`.
-    packed : torch.Tensor
-        The inputs as bytes of the slot.
     """
 
-    packed: torch.Tensor
-
     def __init__(
-        self,
-        turns: DeviceTurns,
-        ring: Ring,
-        slot: int,
-        rng: random.Random,
-        packed: torch.Tensor,
-        *,
-        into: bool,
+        self, turns: DeviceTurns, ring: Ring, slot: int, rng: random.Random, *, into: bool
     ) -> None:
         super().__init__(ring, slot, rng, into=into)
-        self._turns, self.packed = turns, packed
+        self._turns = turns
+
+    @property
+    def packed(self) -> torch.Tensor:
+        """See `Turn`."""
+        import torch
+
+        return self._turns.given[self.slot].view(torch.uint8)
 
     @property
     def outputs(self) -> list[torch.Tensor]:

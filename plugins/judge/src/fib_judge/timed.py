@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.integrity import (
-    ALONE,
     Mode,
     Violation,
     find_overlap,
@@ -26,6 +26,8 @@ from flashinfer_bench.bench.evaluators.default import LOOSE
 from flashinfer_bench.bench.executors.base import Round
 from flashinfer_bench.bench.stopping import DEFAULT_MIN_SAMPLES
 from flashinfer_bench.data import EvaluationStatus
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import random
@@ -51,6 +53,7 @@ _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
 _MOST_KEPT_BYTES = 1 << 30
 _LAST_SHARE = 0.1
+_MANY_LAUNCHES_MS = 0.5  # at least, if they are too many to enqueue several calls
 _LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
 _PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
 _LONG_PATIENCE_S = 1.0
@@ -275,6 +278,15 @@ class Course:
         self._overhead = overhead if attempt.session.device == "cpu" else None
         self.looks: list[Look] = []
         self.mode: Optional[Mode] = None  # of the exchanges, once it is known; None for single ones
+        self.took_ms = 0.0  # an exchange with calls, the last time
+        self._long, self._long_gated = False, False
+        known = getattr(attempt.baseline, "of_rounds", None)  # not while it is found out
+        self._known = known is not None
+        self._most = 0
+        if attempt.session.device != "cpu" and attempt.session.timer_enqueues:
+            self._most = len(self.ring)
+            if known is not None:
+                self._most = min(self._most, max((mode.calls for mode in known), default=0))
         self.numbers: list[int] = []  # of the draws of the last exchange
         self._made: list[tuple[list[Any], Turn]] = []
         self._call = 0  # of these is the last one
@@ -284,31 +296,35 @@ class Course:
         self.loose = False  # whether any was right by a loose tolerance alone
         self.correctness: Optional[Correctness] = None  # of the last look
 
-    @property
-    def in_rounds(self) -> bool:
-        """Whether several calls can be made in one exchange."""
-        session = self.attempt.session
-        return session.device != "cpu" and session.timer_enqueues
-
     def at_once(self) -> int:
         """Return how many calls an exchange may have."""
-        if self.mode is None and self.in_rounds:
+        if self.mode is None and self._most:
             self.mode = self._chosen()
+        elif self._long and self.took_ms < _LONG_MS / 2:
+            # Whoever is slow only to have exchanges of its own.
+            self._long, self.mode = False, Mode(self._long_gated, self._most)
         return 1 if self.mode is None else self.mode.calls
 
-    def _chosen(self) -> Mode:
+    def _chosen(self) -> Optional[Mode]:
         """Find out how calls of this process can be made.
 
         A call that waits for the device cannot be enqueued behind a gate, and only so many launches
         can. The first try may have had to wait for memory.
         """
         for _ in range(_SETTLING):
-            first = self.round([None], Mode(gated=False, calls=1))[0]
-        most = len(self.ring) if first.secured_ms < _LONG_MS else 1
-        patience_s = _PATIENCE_S + _TIMES * most * first.secured_ms / 1e3
+            self.round([None], Mode(gated=False, calls=1))
+        if not self._known and not self.attempt.candidate.has_gate:
+            logger.info("this system has no gate for a device: calls are made in single exchanges")
+            self._most = 0
+            return None
+        long = self.took_ms >= _LONG_MS
+        most = 1 if long else self._most
+        patience_s = _PATIENCE_S + _TIMES * most * self.took_ms / 1e3
+        self._long = long and self._most > 1
         for count in (most, most, 1):
             mode = Mode(gated=True, calls=count)
-            if self.round([None] * count, mode, patience_s=patience_s)[0].gated:
+            self._long_gated = self.round([None] * count, mode, patience_s=patience_s)[0].gated
+            if self._long_gated and (count == most or self.took_ms >= _MANY_LAUNCHES_MS):
                 return mode
         return Mode(gated=False, calls=most)
 
@@ -329,9 +345,10 @@ class Course:
         mode: Mode,
         *,
         secured: bool = False,
-        patience_s: float = _LONG_PATIENCE_S,
+        patience_s: Optional[float] = None,
     ) -> list[TimedCall]:
         """Make calls on a GPU in an exchange, each with values of its own."""
+        self._made, self.drawn, self.turn = [], [], None  # their memory is to be had again
         self.numbers = [fresh_number(self._rng) if one is None else one for one in numbers]
         drawn = [self.values.draw(number) for number in self.numbers]
         kept = map(self.values.packed, self.numbers)
@@ -342,19 +359,22 @@ class Course:
         turns = self.ring.turns(packed, self._rng, secured=secured)
         self._made = list(zip(drawn, turns.parts, strict=True))
         self.select(self.numbers[-1])
-        return self.attempt.fire_round(self._calls(mode, patience_s), release=turns)
+        made = self.attempt.fire_round(self._calls(mode, patience_s), release=turns)
+        self.took_ms = made[0].secured_ms
+        return made
 
-    def alone(self) -> list[TimedCall]:
-        """Make some calls alone, where they follow one another otherwise, see `integrity.alone`."""
-        if self.mode is None or not self.mode.gated or self.mode.calls == 1:
-            return []
+    def alone(self) -> tuple[Mode, list[TimedCall]]:
+        """Make some calls alone, where they follow one another otherwise, see `find_overlap`."""
+        assert self.mode is not None
+        mode = Mode(self.mode.gated, 1)
         with self.attempt.session.device_to_itself(self.attempt.deadline):
-            return [self.round([None], ALONE)[0] for _ in range(_ALONE)]
+            return mode, [self.round([None], mode)[0] for _ in range(_ALONE)]
 
-    def _calls(self, mode: Mode, patience_s: float = _LONG_PATIENCE_S) -> Round:
+    def _calls(self, mode: Mode, patience_s: Optional[float] = None) -> Round:
         """Return what is to be told of an exchange with so many calls as have been prepared."""
         slots = range(len(self._made))
         warm = self.attempt.baseline.config.cache == "warm"
+        patience_s = _LONG_PATIENCE_S if patience_s is None else patience_s
         return Round(slots, gated=mode.gated, touch=warm, patience_s=patience_s)
 
     def select(self, number: int) -> None:
@@ -533,7 +553,7 @@ def time_distrusting(
     seed: int,
     checks: Sequence[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
-    overhead_now: Optional[Callable[[Optional[Mode]], Overhead]] = None,
+    grown_ms: Optional[Callable[[], float]] = None,
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
 
@@ -547,8 +567,8 @@ def time_distrusting(
         What is compared; this process has seen none of it.
     visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
-    overhead_now : callable, optional
-        Called at the end for what an exchange takes beyond a call by then.
+    grown_ms : callable, optional
+        Called at the end for how much longer an exchange takes by then.
 
     Raises
     ------
@@ -566,9 +586,11 @@ def time_distrusting(
             visit=visit,
             begin=course.begin,
         )
-        alone = course.alone()
-        overhead = baseline.usual(course.mode)
-        if course.mode is None and overhead.holds_host(taken.calls):
+        mode, into = course.mode, course.ring.writes_there
+        waiting = mode is not None and not mode.gated
+        alone = course.alone() if mode is not None and mode.calls > 1 else None
+        overhead = baseline.usual(mode, into=into)
+        if mode is None and overhead.holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
         course.close()
@@ -576,7 +598,8 @@ def time_distrusting(
         message = f"integrity: in a timed call {LATE}"
         wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
         raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
-    overhead = overhead if overhead_now is None else overhead_now(course.mode)
+    growth_ms = 0.0 if grown_ms is None else grown_ms()
+    overhead = overhead.longer(growth_ms)
     violation = find_violation(
         taken.calls,
         device=session.device,
@@ -584,9 +607,11 @@ def time_distrusting(
         timer_version=session.timer_version,
         floor=baseline.floor,
         overhead=overhead,
+        waiting=waiting,
     )
-    if violation is None and alone:
-        violation = find_overlap(taken.calls, alone, baseline.usual(ALONE))
+    if violation is None and alone is not None:
+        usual = baseline.usual(alone[0], into=into).longer(growth_ms)
+        violation = find_overlap(taken.calls, alone[1], usual, waiting=waiting)
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {
         "trust": "full",
@@ -598,8 +623,8 @@ def time_distrusting(
     }
     if session.device != "cpu":
         facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
-    if alone:
-        facts["alone_us"] = round(1e3 * median(call.sample_ms for call in alone), 2)
+    if alone is not None:
+        facts["alone_us"] = round(1e3 * median(call.sample_ms for call in alone[1]), 2)
     if len(course.ring) < course.ring.wanted:
         facts["slots"] = len(course.ring)
     if baseline.replayable:
@@ -609,7 +634,7 @@ def time_distrusting(
     if baseline.floor is not None:
         facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
     measured = calls.measurement_of(taken)
-    if course.mode is not None and not course.mode.gated:
+    if waiting:
         measured = replace(measured, notes=(*measured.notes, _ON_HOST))
     measurement = replace(
         measured,

@@ -34,7 +34,7 @@ def fib_register_timers() -> Iterable[TimerSpec]:
         probe="fib_timing_cuda.probes:cuda_event",
         resolution_ms=_EVENT_RESOLUTION_MS,
         overhead="the cost of a pair of events, measured at the first call, is subtracted (at most "
-        "3 us); 1 to 5 us remain where the device's clock is too coarse to tell",
+        "5 us); 1 to 5 us remain where the device's clock is too coarse to tell",
         summary="A pair of CUDA events around each call",
     )
     # The next two are for trusted solutions, and are used only on request.

@@ -199,6 +199,7 @@ class Session:
     def _attach(self, request: wire.Attach, descriptors: list[int]) -> wire.Message:
         self._device_control.select()
         self._attached = None
+        self._timed_calls.drop()
         definition = self._loaded.definition
         self._attached = Attached(request, descriptors, definition, self._device)
         return wire.Done(request.token)
@@ -235,8 +236,9 @@ class Session:
 
     def _fire_round(self, request: wire.FireRound) -> wire.Message:
         timer, attached = self._timer(request.timer), self._attached_with(request.slots)
-        told = self._timed_calls.fire_round(timer, self._loaded, attached, request)
-        return wire.RoundFired(request.token, timer.version, *told, _notes_of(timer))
+        samples, values = self._timed_calls.fire_round(timer, self._loaded, attached, request)
+        told = attached.gate is not None, _notes_of(timer)
+        return wire.RoundFired(request.token, timer.version, samples, values, *told)
 
     def _attached_with(self, slots: Sequence[int]) -> Attached:
         attached = self._attached

@@ -218,7 +218,7 @@ class TimedCalls:
 
     def fire_round(
         self, timer: Timer, subject: Subject, attached: Attached, request: wire.FireRound
-    ) -> tuple[list[float], list[list[wire.Value]], bool]:
+    ) -> tuple[list[float], list[list[wire.Value]]]:
         """Make calls one after the other, which the judge releases together.
 
         Parameters
@@ -238,8 +238,6 @@ class TimedCalls:
             Their latencies.
         values : list of list of Value
             What was returned, as of `fire`.
-        strided : bool
-            Whether a tensor among it is not contiguous.
 
         Raises
         ------
@@ -267,8 +265,8 @@ class TimedCalls:
         calls = [
             EnqueuedCall(
                 partial(control.read, inputs.room) if request.touch else _pass,
-                partial(function, *inputs.values, *(inputs.outputs if into else [])),
-                partial(self._keep, subject, inputs, into, found),
+                partial(_called, function, subject, inputs, into),
+                partial(_keep, inputs, found),
             )
             for function, inputs in zip(functions, sets, strict=True)
         ]
@@ -284,17 +282,7 @@ class TimedCalls:
         words[memory.DONE] = request.go
         samples = latencies() if gated else samples
         described = [self._kept(one) for one in found]
-        strided = any(not _is_contiguous(one) for one in self._outputs[-1])
-        return samples, [[value for value, _ in one] for one in described], strided
-
-    def _keep(
-        self, subject: Subject, inputs: InputSet, into: bool, found: list[list[Any]], result: Any
-    ) -> None:
-        if into:
-            found.append(inputs.outputs)
-        else:
-            found.append([plain(one) for one in subject.listed(result, [])])
-            _copy(found[-1], inputs.outputs)
+        return samples, [[value for value, _ in one] for one in described]
 
     def _kept(self, found: list[Any]) -> list[tuple[wire.Value, Optional[wire.Place]]]:
         require_few(found)
@@ -312,6 +300,23 @@ class TimedCalls:
         if call >= len(self._outputs):
             raise RunnerError("there is no fired call to collect")
         return self._outputs[call]
+
+
+def _called(
+    function: Callable[..., Any], subject: Subject, inputs: InputSet, into: bool
+) -> list[Any]:
+    """Make a call; return its outputs, which are contiguous."""
+    if into:
+        function(*inputs.values, *inputs.outputs)
+        return inputs.outputs
+    found = [plain(one) for one in subject.listed(function(*inputs.values), [])]
+    return [one if _is_contiguous(one) else one.contiguous() for one in found]
+
+
+def _keep(inputs: InputSet, found: list[list[Any]], outputs: list[Any]) -> None:
+    found.append(outputs)
+    if outputs is not inputs.outputs:
+        _copy(outputs, inputs.outputs)
 
 
 def _timed_on_host(call: EnqueuedCall, wait: Callable[[], object]) -> float:

@@ -180,8 +180,6 @@ class TimedCall:
         How many calls, one after the other, these times are those of: `wall_ms`, `secured_ms`.
     gated : bool
         Whether it was enqueued before its release, so that `enqueued_ms` is no part of them.
-    strided : bool
-        Whether outputs of the exchange are not contiguous, as told: to copy them takes longer.
     """
 
     sample_ms: float
@@ -196,7 +194,6 @@ class TimedCall:
     glance_ms: float = 0.0
     shared: int = 1
     gated: bool = False
-    strided: bool = False
 
 
 @dataclass(frozen=True)
@@ -435,6 +432,11 @@ class Candidate(ABC):
             asked to enqueue them.
         """
         raise NotImplementedError
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether it can enqueue calls behind a gate, as the last `fire_round` has told."""
+        return True
 
     @abstractmethod
     def collect(self, *, timeout_s: float, call: int = 0) -> list[Any]:

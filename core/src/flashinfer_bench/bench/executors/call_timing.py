@@ -77,6 +77,7 @@ class CallTiming(Conversation):
         self._returned: Optional[_Returned] = None
         self._memory = -1  # descriptor of the process's memory, if it can be read
         self._words: Optional[memoryview] = None
+        self._has_gate = True
         self._freezer: Optional[Freezer] = None
 
     def attach(self, attachment: Attachment, *, timeout_s: float) -> None:
@@ -158,7 +159,6 @@ class CallTiming(Conversation):
         clock, took = time.perf_counter, None
         with self._exchange("time", timeout_s) as deadline, collector_paused():
             self._channel.send(request, deadline)
-            release.fill()
             patience = Deadline(min(calls.patience_s, deadline.remaining))
             try:
                 waiting = self._await_word(words, SEEN, ready, patience) is not None
@@ -166,6 +166,7 @@ class CallTiming(Conversation):
             except TimeoutError:  # it waits for the device, or enqueues too much
                 waiting, enqueued = True, False
             if waiting:
+                release.fill()  # only now: until all is enqueued there may be much time
                 release.before()
                 # The device may be with the waiting process for milliseconds before it does this,
                 # and is with it again only after the gate has opened.
@@ -187,12 +188,13 @@ class CallTiming(Conversation):
                 raise ProtocolError(f"{counts} samples and results for {len(calls.slots)} calls")
             shown = [list(map(_without_elements, values)) for values in reply.values]
         self._returned = _Returned(_ATTACHED, reply.values[-1], [], shown)
-        host_ms = words[ENQUEUED] / _NS_PER_MS / len(shown) if calls.gated else 0.0
+        # Of calls that were not enqueued in time, this would be part of what the judge has seen.
+        host_ms = words[ENQUEUED] / _NS_PER_MS / len(shown) if enqueued else 0.0
+        self._has_gate = reply.gate
         told = timer, printable(reply.timer_version), tuple(map(printable, reply.notes))
         times = *took, host_ms, 0.0
         first, *others = reply.samples_ms
         call = TimedCall(first, *times, *told, shared=len(shown), gated=enqueued)
-        call = replace(call, strided=reply.strided)
         return [call, *(replace(call, sample_ms=sample) for sample in others)]
 
     def _released(self, go: int, release: Release, deadline: Deadline) -> Optional[_Times]:
@@ -277,6 +279,11 @@ class CallTiming(Conversation):
                 raise TimeoutError
             if waited_s > _SPIN_S:
                 time.sleep(waited_s * _SLEPT_SHARE)
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether calls can be enqueued behind a gate; see `Candidate.has_gate`."""
+        return self._has_gate
 
     def places(self) -> list[Optional[tuple[int, int]]]:
         """Return where what was returned lies; see `Candidate.places`."""

@@ -401,8 +401,8 @@ class RoundFired(Message):
         The latency of each call.
     values : list of list of Value
         What each has returned, as of `Fired`.
-    strided : bool
-        Whether a tensor among it is not contiguous.
+    gate : bool
+        Whether this process has a gate.
     notes : list of str
         As of `Fired`.
     """
@@ -410,7 +410,7 @@ class RoundFired(Message):
     timer_version: Name
     samples_ms: Annotated[list[Milliseconds], Meta(max_length=MAX_VALUES)]
     values: Annotated[list[Values], Meta(max_length=MAX_VALUES)]
-    strided: bool = False
+    gate: bool = True
     notes: Notes = msgspec.field(default_factory=list)
 
 

@@ -1,0 +1,148 @@
+"""Several calls in an exchange, as on a GPU, with real processes on the CPU.
+
+These have no gate, so their calls wait for the release: all but the gate is as on a GPU.
+"""
+
+import pytest
+
+from fib_judge import evaluate, reference, ring, timed
+from fib_judge.ring import SLOTS_ON_DEVICE, Ring
+from flashinfer_bench.bench import memory
+from flashinfer_bench.bench.evaluators import DefaultEvaluator
+from flashinfer_bench.bench.executors.call_timing import CallTiming
+from flashinfer_bench.bench.measurement import Task
+from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.compile import reference_solution
+from flashinfer_bench.data import Workload
+
+ADD = "import os, time, torch\ndef run(x, y):\n    return x + y\n"
+SETTINGS = {"iterations": 40, "num_trials": 1, "warmup_runs": 3, "watch": "off"}
+
+
+class Device(str):
+    """A device that is the CPU to torch, and another one to the judge."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        return other is self
+
+    def __ne__(self, other):
+        return other is not self
+
+
+@pytest.fixture
+def judge(bench, definition_of, solution_of, session, settings, monkeypatch):
+    """``judge(source)``: evaluate it, and return what is in its trace."""
+    made = memory.Memory
+    monkeypatch.setattr(memory, "memory_on", lambda device, nbytes, fd=-1: made(nbytes, fd))
+    monkeypatch.setattr(Ring, "wait", lambda ring: None)
+    monkeypatch.setattr(Ring, "flush", lambda ring: None)
+    monkeypatch.setattr(CallTiming, "has_gate", True)
+    monkeypatch.setattr(timed, "_LONG_PATIENCE_S", 0.001)
+    for module in (timed, reference):
+        monkeypatch.setattr(module, "free_memory", lambda device: 1 << 30)
+
+    def run(source, *, n=1000, dps=False, **changes):
+        pool = WorkerPool(bench.executor, keep=0, sandbox=Sandbox("off"))
+        running = session(
+            device=Device("cpu"), timer="cpu", timer_enqueues=True, timer_version=None, pool=pool
+        )
+        described = definition_of()
+        inputs = {name: {"type": "random"} for name in "xy"}
+        task = Task(
+            *(described, Workload(axes={"n": n}, inputs=inputs, uuid="w")),
+            *(reference_solution(described), DefaultEvaluator()),
+            *(settings(**{**SETTINGS, **changes}), None),
+        )
+        baseline = reference.prepare_baseline(running, task)
+        return evaluate.evaluate_solution(running, solution_of(source, dps=dps), baseline)
+
+    return run
+
+
+def timed_after(line):
+    """Return a solution that does something only in calls that are timed."""
+    return f"""
+import os, torch
+n = [0]
+def run(x, y):
+    n[0] += 1
+    if n[0] > 40: {line}
+    return x + y
+"""
+
+
+def note(found):
+    return found.correctness.extra["integrity"]
+
+
+@pytest.mark.parametrize(
+    ("source", "dps"),
+    [
+        (ADD, False),
+        ("def run(x, y, z):\n    z.copy_(x + y)\n", True),
+        ("import torch\ndef run(x, y):\n    return torch.stack((x + y, x), 1)[:, 0]\n", False),
+    ],
+)
+def test_honest_solutions_pass(judge, source, dps):
+    found = judge(source, dps=dps)
+    assert found.status == "PASSED", found.log
+    told = note(found)
+    assert told["unaccounted_us"]["calls"] == SLOTS_ON_DEVICE
+    assert told["alone_us"] > 0
+    assert told["timed_calls"] == told["checked_calls"] == len(found.performance.samples_ms) == 40
+    assert "calls wait for the device before they return" in found.log
+    assert found.performance.speedup_factor > 0
+
+
+@pytest.mark.parametrize("changes", [{"iterations": 4}, {"iterations": 1, "warmup_runs": 0}])
+def test_fewer_calls_than_an_exchange_may_have(judge, changes):
+    found = judge(ADD, **changes)
+    assert found.status == "PASSED", found.log
+    assert note(found)["timed_calls"] == changes["iterations"]
+
+
+def test_one_slot(judge, monkeypatch):
+    monkeypatch.setattr(ring, "_MOST_BYTES", 1)
+    found = judge(ADD)
+    assert found.status == "PASSED", found.log
+    assert (note(found)["slots"], note(found)["unaccounted_us"]["calls"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "text"),
+    [
+        ("return x + y if n[0] % 7 else x", "INCORRECT_NUMERICAL", "integrity: outputs: timed"),
+        ("x.zero_(); return x + y", "INCORRECT_NUMERICAL", "an input was overwritten"),
+        ("return (x + y)[:5]", "INCORRECT_SHAPE", "timed call"),
+        ("return (x + y).double()", "INCORRECT_DTYPE", "timed call"),
+        ("return x + y, x", "INCORRECT_SHAPE", "2 outputs"),
+        ("1 / 0", "RUNTIME_ERROR", "ZeroDivisionError"),
+        ("os._exit(3)", "RUNTIME_ERROR", "exited with code 3"),
+    ],
+)
+def test_what_goes_wrong_in_a_timed_call(judge, line, status, text):
+    found = judge(timed_after(line))
+    assert (found.status, text in found.log) == (status, True), found.log
+
+
+LIAR = """
+import time, torch
+from flashinfer_bench.bench.candidate import timed_calls
+real = timed_calls._timed_on_host
+timed_calls._timed_on_host = lambda call, wait: real(call, wait) / 4
+def run(x, y):
+    until = time.perf_counter() + 0.0003
+    while time.perf_counter() < until:
+        pass
+    return x + y
+"""
+
+
+def test_a_lie_is_in_doubt(judge):
+    found = judge(LIAR)
+    assert found.status == "PASSED", found.log
+    assert note(found)["disputed"] in ("unaccounted time", "overlap")
+    assert found.performance.latency_ms > 0.11  # 0.075 is claimed
