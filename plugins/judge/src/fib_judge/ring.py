@@ -82,6 +82,7 @@ class Ring:
         self._schedules: Sequence[int] = ()
         self._late_words: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._poisoned: Optional[torch.Tensor] = None
+        self._chance: Optional[torch.Generator] = None
         self._flushed: Optional[torch.Tensor] = None
         self.addresses: list[int] = []  # of what was returned last
         self._next = 0
@@ -261,7 +262,9 @@ class Ring:
         """Return them for many calls: few launches, each of which takes microseconds."""
         import torch
 
-        chance = torch.Generator(self.device).manual_seed(rng.getrandbits(62))
+        if self._chance is None:
+            self._chance = torch.Generator(self.device)
+        chance = self._chance.manual_seed(rng.getrandbits(62))
         first, rows = self.room(0).data_ptr(), []
 
         def drawn(below: int) -> torch.Tensor:
