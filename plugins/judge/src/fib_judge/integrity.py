@@ -159,11 +159,11 @@ class Overhead:
         middle = median(beyond)
         spread = 1.4826 * median(abs(one - middle) for one in beyond)
         enqueued = median(call.enqueued_ms for call in half)
-        # What the device waits for runs while it is enqueued: no time is beyond such calls.
-        alone = max(quantile(sorted(map(_beyond_ms, some)), _LOW) for some in empty.values())
         low = {kind: quantile(sorted(map(_beyond_ms, some)), _LOW) for kind, some in empty.items()}
+        # What the device waits for runs while it is enqueued: no time is beyond such calls.
+        usual = max(middle, *low.values())
         return cls(
-            *(least, into, max(middle, alone), spread, enqueued, min(woken, _MOST_WAKING_MS)),
+            *(least, into, usual, spread, enqueued, min(woken, _MOST_WAKING_MS)),
             on_host=_is_nothing(calls),
             copied_ms=max(0.0, low[False] - low[True]),
         )

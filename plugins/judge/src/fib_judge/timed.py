@@ -18,7 +18,7 @@ from fib_judge.integrity import (
     whole,
 )
 from fib_judge.records import KeyedRandom
-from fib_judge.ring import LATE, Ring, Turn
+from fib_judge.ring import LATE, DeviceTurns, Ring, Turn
 from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Trial
@@ -348,6 +348,12 @@ class Course:
         patience_s: Optional[float] = None,
     ) -> list[TimedCall]:
         """Make calls on a GPU in an exchange, each with values of its own."""
+        turns = self._prepared(numbers, secured=secured)
+        made = self.attempt.fire_round(self._calls(mode, patience_s), release=turns)
+        self.took_ms = made[0].secured_ms
+        return made
+
+    def _prepared(self, numbers: Sequence[Optional[int]], *, secured: bool) -> DeviceTurns:
         self._made, self.drawn, self.turn = [], [], None  # their memory is to be had again
         self.numbers = [fresh_number(self._rng) if one is None else one for one in numbers]
         drawn = [self.values.draw(number) for number in self.numbers]
@@ -359,9 +365,7 @@ class Course:
         turns = self.ring.turns(packed, self._rng, secured=secured)
         self._made = list(zip(drawn, turns.parts, strict=True))
         self.select(self.numbers[-1])
-        made = self.attempt.fire_round(self._calls(mode, patience_s), release=turns)
-        self.took_ms = made[0].secured_ms
-        return made
+        return turns
 
     def alone(self) -> tuple[Mode, list[TimedCall]]:
         """Make some calls alone, where they follow one another otherwise, see `find_overlap`."""
@@ -384,10 +388,10 @@ class Course:
 
     def fire(self, number: Optional[int] = None, *, secured: bool = False) -> TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
+        if self.attempt.session.device != "cpu":
+            return self.attempt.fire(0, release=self._prepared([number], secured=secured))
         if number is None:
             number = fresh_number(self._rng)
-        if self.attempt.session.device != "cpu":
-            return self._fire_on_device(number, secured=secured)
         self.drawn = self.values.draw(number)
         self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
         self.numbers, self._made = [number], [(self.drawn, turn)]
@@ -395,14 +399,6 @@ class Course:
         call = replace(call, waited_ms=turn.waited_ms)
         self.late = self.late or turn.late
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
-
-    def _fire_on_device(self, number: int, *, secured: bool) -> TimedCall:
-        drawn, packed = self.values.draw(number), self.values.packed(number)
-        packed = self.ring.packed(drawn) if packed is None else packed
-        turns = self.ring.turns([packed], self._rng, secured=secured)
-        self.numbers, self._made = [number], [(drawn, turns.parts[0])]
-        self.select(number)
-        return self.attempt.fire(0, release=turns)
 
     def empty(self, *, into: bool, mode: Optional[Mode] = None) -> TimedCall:
         """Make everything but calls, as if outputs were written into, or returned.
