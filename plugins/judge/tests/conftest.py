@@ -11,6 +11,7 @@ from fib_judge.records import VerifiedSession
 from fib_judge.reference import prepare_baseline
 from fib_judge.ring import Ring
 from fib_tests.candidates import bench, definition_of, server_executor, solution_of
+from fib_tests.rounds import session_with_rounds
 from fib_tests.scripted import (
     cache_folder,
     evaluator,

@@ -1,18 +1,12 @@
-"""Several calls in an exchange, as on a GPU, with real processes on the CPU.
-
-These have no gate, so their calls wait for the release: all but the gate is as on a GPU.
-"""
+"""Evaluations in which an exchange has several calls, as on a GPU, on the CPU."""
 
 import pytest
 
-from fib_judge import evaluate, reference, ring, timed
-from fib_judge.ring import SLOTS_ON_DEVICE, Ring
-from flashinfer_bench.bench import memory
+from fib_judge import evaluate, reference, ring
+from fib_judge.ring import SLOTS_ON_DEVICE
+from fib_tests.rounds import LIAR
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
-from flashinfer_bench.bench.executors.call_timing import CallTiming
 from flashinfer_bench.bench.measurement import Task
-from flashinfer_bench.bench.pool import WorkerPool
-from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Workload
 
@@ -20,36 +14,12 @@ ADD = "import os, time, torch\ndef run(x, y):\n    return x + y\n"
 SETTINGS = {"iterations": 40, "num_trials": 1, "warmup_runs": 3, "watch": "off"}
 
 
-class Device(str):
-    """A device that is the CPU to torch, and another one to the judge."""
-
-    __hash__ = str.__hash__
-
-    def __eq__(self, other):
-        return other is self
-
-    def __ne__(self, other):
-        return other is not self
-
-
 @pytest.fixture
-def judge(bench, definition_of, solution_of, session, settings, monkeypatch):
+def judge(session_with_rounds, definition_of, solution_of, settings):
     """``judge(source)``: evaluate it, and return what is in its trace."""
-    made = memory.Memory
-    monkeypatch.setattr(memory, "memory_on", lambda device, nbytes, fd=-1: made(nbytes, fd))
-    monkeypatch.setattr(Ring, "wait", lambda ring: None)
-    monkeypatch.setattr(Ring, "flush", lambda ring: None)
-    monkeypatch.setattr(CallTiming, "has_gate", True)
-    monkeypatch.setattr(timed, "_LONG_PATIENCE_S", 0.001)
-    monkeypatch.setattr(timed, "_LONG_MS", 1e9)  # calls are short, however busy the machine
-    for module in (timed, reference):
-        monkeypatch.setattr(module, "free_memory", lambda device: 1 << 30)
 
     def run(source, *, n=1000, dps=False, **changes):
-        pool = WorkerPool(bench.executor, keep=0, sandbox=Sandbox("off"))
-        running = session(
-            device=Device("cpu"), timer="cpu", timer_enqueues=True, timer_version=None, pool=pool
-        )
+        running = session_with_rounds()
         described = definition_of()
         inputs = {name: {"type": "random"} for name in "xy"}
         task = Task(
@@ -127,19 +97,6 @@ def test_one_slot(judge, monkeypatch):
 def test_what_goes_wrong_in_a_timed_call(judge, line, status, text):
     found = judge(timed_after(line))
     assert (found.status, text in found.log) == (status, True), found.log
-
-
-LIAR = """
-import time, torch
-from flashinfer_bench.bench.candidate import timed_calls
-real = timed_calls._timed_on_host
-timed_calls._timed_on_host = lambda call, wait: real(call, wait) / 4
-def run(x, y):
-    until = time.perf_counter() + 0.0003
-    while time.perf_counter() < until:
-        pass
-    return x + y
-"""
 
 
 def test_a_lie_is_in_doubt(judge):

@@ -5,6 +5,8 @@ import pytest
 from fib_compare.paired.comparer import CompareSettings, ContestRun
 from fib_compare.paired.result import Contest
 from fib_judge.records import VerifiedSession
+from fib_tests.candidates import bench, definition_of, server_executor, solution_of
+from fib_tests.rounds import session_with_rounds
 from fib_tests.scripted import cache_folder, catalog, evaluator, executor, problems, settings
 from fib_tests.scripted import session as plain_session
 

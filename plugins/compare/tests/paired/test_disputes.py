@@ -7,6 +7,7 @@ import pytest
 
 from fib_compare.paired.sides import CannotCompare, Disputes, Side
 from fib_judge.integrity import Overhead
+from fib_judge.timed import Course
 from flashinfer_bench.bench.executors.base import TimedCall
 
 
@@ -24,22 +25,22 @@ EMPTY = [TimedCall(0.0, 0.1, 0.1, 0.0, 0.0, "clock", "1")] * 8
 OVERHEAD = Overhead.of({False: EMPTY, True: EMPTY}, calls())
 
 
-def sides(first, second, overhead=OVERHEAD):
-    attempt: Any = SimpleNamespace(baseline=SimpleNamespace(overhead=overhead))
+def sides(first, second, overhead=OVERHEAD, device="cuda:0"):
+    session = SimpleNamespace(timer="clock", timer_version="1", device=device)
+    baseline = SimpleNamespace(overhead=overhead, floor=None, usual=lambda mode, into: overhead)
+    attempt: Any = SimpleNamespace(baseline=baseline, session=session)
     made = Side("baseline", attempt), Side("candidate", attempt)
     for side, taken in zip(made, (first, second), strict=True):
         side.calls.extend(taken)
+        if overhead is not None:  # a course without a process
+            ring = SimpleNamespace(writes_there=False)
+            side.course = object.__new__(Course)
+            vars(side.course).update(attempt=attempt, ring=ring, mode=None, alone=[])
     return made
 
 
-def disputes(device="cuda:0", overhead=OVERHEAD):
-    session: Any = SimpleNamespace(timer="clock", timer_version="1", device=device)
-    baseline: Any = SimpleNamespace(overhead=overhead, floor=None)
-    return Disputes(session, baseline)
-
-
 def test_a_launch_with_unseen_time_is_set_aside_whoevers_it_is():
-    held = disputes()
+    held = Disputes()
     told = [
         sides(calls(), calls(4.0)),
         sides(calls(), calls(2.5, 2.5)),
@@ -50,7 +51,7 @@ def test_a_launch_with_unseen_time_is_set_aside_whoevers_it_is():
 
 
 def test_whoever_is_disputed_more_often_than_not_is_not_believed():
-    held = disputes()
+    held = Disputes()
     for _ in range(3):
         assert not held.accepts(sides(calls(), calls(2.5, 2.5)))
     with pytest.raises(CannotCompare, match=r"unaccounted time: .*4 of 4 launches") as caught:
@@ -59,7 +60,7 @@ def test_whoever_is_disputed_more_often_than_not_is_not_believed():
 
 
 def test_now_and_then_is_noise():
-    held = disputes()
+    held = Disputes()
     told = [held.accepts(sides(calls(), calls(5, 2.5 * (n % 3 == 0)))) for n in range(30)]
     assert told.count(False) == held.set_aside == 10
 
@@ -68,7 +69,7 @@ def test_the_time_that_the_host_is_held_counts_where_it_is_far_more_than_the_ref
     short, long = sides(calls(enqueued_ms=0.05), calls(2.5, enqueued_ms=2.5))
     assert min(short.samples_ms()) == 5.0
     assert min(long.samples_ms()) == 5.0
-    assert disputes().accepts((short, long))
+    assert Disputes().accepts((short, long))
     trusted = sides(calls(), calls(2.5, enqueued_ms=2.5), overhead=None)
     assert min(trusted[1].samples_ms()) == 2.5
 
@@ -91,10 +92,10 @@ def changed(**facts):
 def test_what_cannot_be_ends_it_at_once(device, role, claimed, text):
     told = {"baseline": calls(), "candidate": calls(), role: claimed}
     with pytest.raises(CannotCompare, match=text) as caught:
-        disputes(device).accepts(sides(told["baseline"], told["candidate"]))
+        Disputes().accepts(sides(told["baseline"], told["candidate"], device=device))
     assert caught.value.obstacle.role == role
 
 
 def test_not_even_whoever_is_trusted_may_claim_what_cannot_be():
     with pytest.raises(CannotCompare, match="zero"):
-        disputes(overhead=None).accepts(sides(calls(), calls(0.0), overhead=None))
+        Disputes().accepts(sides(calls(), calls(0.0), overhead=None))

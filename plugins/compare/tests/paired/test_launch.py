@@ -19,8 +19,9 @@ class ScriptedSide:
     """Notes in `log` who is called on what; its clock counts calls."""
 
     role: str
-    log: list[tuple[str, int, Any]]
+    log: list[tuple[str, tuple[int, ...], Any]]
     rests: list[tuple[int, str]]
+    at_once: int
     calls: list[TimedCall] = field(default_factory=list)
     attempt: Any = field(
         default_factory=lambda: SimpleNamespace(
@@ -29,15 +30,27 @@ class ScriptedSide:
         )
     )
 
-    def fire(self, number, check=None):
-        self.log.append((self.role, number, check))
-        return TimedCall(float(len(self.log)), 1.0, 1.0, 0.0, 0.0, "clock", "1")
+    def calls_at_once(self):
+        return self.at_once
+
+    def limit(self, calls):
+        self.at_once = calls
+
+    def fire(self, numbers, check=None):
+        assert len(set(numbers)) == self.at_once
+        assert check is None or check.number in numbers
+        self.log.append((self.role, tuple(numbers), check))
+        told = float(len(self.log)), 1.0, 1.0, 0.0, 0.0, "clock", "1"
+        return [TimedCall(*told, shared=len(numbers))] * len(numbers)
+
+    def call_alone(self):
+        self.rests.append((len(self.log), "AB".replace(self.role, "")))
 
     def rest(self):
         self.rests.append((len(self.log), self.role))
 
     def samples_ms(self):
-        return tuple(call.sample_ms for call in self.calls)
+        return tuple(call.sample_ms for call in self.calls[:: self.at_once])
 
 
 class QuietSession:
@@ -45,10 +58,12 @@ class QuietSession:
         return deadline.stopped()
 
 
-def launch(size, *, schedule=None, number=0, cap=60):
-    log: list[tuple[str, int, Any]] = []
+def launch(size, *, schedule=None, number=0, cap=60, at_once=(1, 1)):
+    log: list[tuple[str, tuple[int, ...], Any]] = []
     rests: list[tuple[int, str]] = []
-    sides = ScriptedSide("A", log, rests), ScriptedSide("B", log, rests)
+    sides = tuple(
+        ScriptedSide(role, log, rests, calls) for role, calls in zip("AB", at_once, strict=True)
+    )
     parts: Any = QuietSession(), sides, random.Random(1), schedule or {}, size
     taken = take_launch(*parts, number=number, cap=Deadline(cap), cores=Cores("cuda:0"))
     return taken, log, rests
@@ -70,10 +85,15 @@ def test_the_order_is_abba_and_whoever_is_not_called_rests():
     warmup=st.integers(0, 4),
     turn=st.integers(0, 3),
     places=st.sets(st.integers(0, 15), max_size=3),
+    at_once=st.tuples(st.sampled_from([1, 10]), st.sampled_from([1, 10])),
 )
-def test_both_calls_of_a_pair_see_the_same_and_no_other_call_does(pairs, warmup, turn, places):
+def test_both_calls_of_a_pair_see_the_same_and_no_other_call_does(
+    pairs, warmup, turn, places, at_once
+):
     schedule = {place: SimpleNamespace(number=place) for place in places if place < pairs}
-    taken, log, _ = launch(LaunchSize(pairs, warmup), schedule=schedule, number=turn)
+    size = LaunchSize(pairs, warmup)
+    taken, log, _ = launch(size, schedule=schedule, number=turn, at_once=at_once)
+    assert {len(numbers) for _, numbers, _ in log} == {min(at_once)}
     seen = [(number, check) for _, number, check in log]
     assert seen[::2] == seen[1::2]
     assert len({number for number, _ in seen}) == len(seen) // 2

@@ -162,13 +162,15 @@ class PairedReference:
     """
 
     def __init__(self, attempt: VerifiedAttempt, reference: Attempt) -> None:
-        rng = KeyedRandom(attempt.session.secret_seed("beside"))
+        self._rng = KeyedRandom(attempt.session.secret_seed("beside"))
         self._reference, self._baseline = reference, attempt.baseline
         self._apart = attempt.session.device == "cpu" and why_not() is None
         values, self._overhead = attempt.baseline.values, attempt.baseline.overhead
         self._course: Optional[Course] = None
         if values is not None:
-            self._course = Course(reference, values, rng, self._overhead)
+            self._course = Course(reference, values, self._rng, self._overhead)
+            self._course.mode = attempt.baseline.mode
+            self._known = list(values.kept)
         self._settling = _SETTLING if attempt.session.device == "cpu" else 0
         self._every = _every(attempt.plan, attempt.session.device)
         self._until = time.monotonic()
@@ -207,16 +209,16 @@ class PairedReference:
         calls: list[TimedCall] = []
         course = self._course
         at_once = course.at_once() if course is not None else 1
-        made, settling = 0, self._settling
+        made, settling = 0, self._settling or int(not self._calls)
         while len(calls) < wanted:
             spent_s = time.monotonic() - began
             if len(calls) and spent_s + spent_s / made > budget_s:
                 break
-            taken = course.take([None] * at_once) if course else [self._reference.fire(0)]
+            taken = course.take(self._numbers(at_once)) if course else [self._reference.fire(0)]
             made += 1
             if made > settling:
                 calls += taken
-        if course is not None and not settling and len(self._empty) < _FEW:
+        if course is not None and not self._settling and len(self._empty) < _FEW:
             self._empty.append(course.empty(into=False, mode=course.mode))
         self._reference.candidate.rest(timeout_s=self._reference.left("time"))
         self._calls += calls
@@ -225,6 +227,11 @@ class PairedReference:
             calls = [call for place, call in enumerate(calls) if place not in out]
         if find_impossible(calls) is None:
             self._blocks.append((rounded(call.sample_ms for call in calls), place))
+
+    def _numbers(self, count: int) -> Sequence[Optional[int]]:
+        """Return draws for calls; the reference may see again what need not be drawn again."""
+        known = self._known
+        return self._rng.sample(known, count) if len(known) >= count else [None] * count
 
     def growth_ms(self) -> float:
         """Return how much longer an exchange takes than when nothing else ran."""

@@ -114,6 +114,8 @@ class VerifiedBaseline(DeviceBaseline):
         What an exchange takes beyond a call; None if candidates are trusted.
     of_rounds : mapping
         What exchanges with several calls take, for each way in which these are made.
+    mode : Mode, optional
+        In which way the reference's calls are made; None in single ones.
     replayable : bool
         Whether a timed call's result can be had from another's.
     floor : Floor, optional
@@ -127,6 +129,7 @@ class VerifiedBaseline(DeviceBaseline):
     values: Optional[Values] = None
     overhead: Optional[Overhead] = None
     of_rounds: Mapping[Mode, Overhead] = field(default_factory=dict)
+    mode: Optional[Mode] = None
     replayable: bool = False
     floor: Optional[Floor] = None
     reference_seed: Optional[int] = None

@@ -103,10 +103,8 @@ def _timed_with_checks(
     course = Course(attempt, values, rng)
     try:
         with session.device_to_itself(attempt.deadline):
-            empty = {
-                into: [course.empty(into=into) for _ in range(_EMPTY_CALLS)]
-                for into in (False, True)
-            }
+            course.at_once()
+            empty = _empty(course, None, _EMPTY_CALLS) if course.mode is None else {}
 
         def visit(place: int) -> bool:
             if place >= count:
@@ -121,13 +119,12 @@ def _timed_with_checks(
             return device == "cpu"
 
         taken = calls.take_calls(attempt, plan, course.take, at_once=course.at_once, visit=visit)
-        single: Sequence[TimedCall] = taken.calls
-        if course.mode is not None:
+        if course.mode is None:
+            overhead = Overhead.of(empty, taken.calls)
+        else:
             with session.device_to_itself(attempt.deadline):
                 rounds = _of_rounds(course, course.mode, taken.calls)
-                fires = _EMPTY_CALLS if course.mode.calls > 1 else _FEWEST
-                single = [course.fire() for _ in range(fires)]
-        overhead = Overhead.of(empty, single)
+            overhead = rounds[course.mode]
         if device == "cpu":
             own = (overhead.timed(call, into=False) for call in taken.calls)
             taken = replace(taken, calls=tuple(own))
@@ -139,7 +136,8 @@ def _timed_with_checks(
         measurement = calls.measurement_of(taken)
         dropped = rows_of(overhead.disturbed(taken.calls))
         measurement = replace(measurement, dropped=dropped)
-    return measurement, {"checks": tuple(checks), "overhead": overhead, "of_rounds": rounds}
+    found = {"checks": tuple(checks), "overhead": overhead, "of_rounds": rounds}
+    return measurement, {**found, "mode": course.mode}
 
 
 def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mode, Overhead]:
@@ -159,10 +157,7 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
         for gated in (False, True):
             mode = Mode(gated, calls_at_once)
             count = _EMPTY_CALLS // 2 if calls_at_once == 1 else _FEWEST
-            empty = {
-                into: [course.empty(into=into, mode=mode) for _ in range(count)]
-                for into in (False, True)
-            }
+            empty = _empty(course, mode, count)
             taken = empty[False]
             if mode == own:
                 taken = longest(made)
@@ -171,6 +166,12 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
                 taken = longest([call for one in rounds for call in one])
             found[mode] = Overhead.of(empty, taken)
     return found
+
+
+def _empty(course: Course, mode: Optional[Mode], count: int) -> dict[bool, list[TimedCall]]:
+    return {
+        into: [course.empty(into=into, mode=mode) for _ in range(count)] for into in (False, True)
+    }
 
 
 def _is_replayable(baseline: VerifiedBaseline) -> bool:

@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 16
 _LATE, _LOOKED_AT = 2048, 512  # elements of a tensor
 _WORD = 4  # bytes that are written at a time on a GPU
 _PIECES, _PIECE, _GLIMPSE = 8, 256, 16  # bytes
-_DRAWN = range(64)  # calls for which it is decided at a time what is written last
+_DRAWN = 64  # calls for which it is decided at a time what is written last
 _L2_TIMES = 2
 _OVERWRITTEN = "an input was overwritten"
 LATE = "outputs were still written after the answer"
@@ -80,7 +80,8 @@ class Ring:
         self._page = memory.page()
         self._sets: list[list[torch.Tensor]] = []
         self._schedules: Sequence[int] = ()
-        self._late_words: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._late_words: Optional[tuple[torch.Tensor, torch.Tensor]] = None
+        self._late_left = 0  # rows of it that no call has used
         self._poisoned: Optional[torch.Tensor] = None
         self._chance: Optional[torch.Generator] = None
         self._flushed: Optional[torch.Tensor] = None
@@ -243,22 +244,25 @@ class Ring:
         first = self.parts(slot)[1][number].data_ptr() - self._memory.tensor.data_ptr()
         return partial(self._memory.peek, first + start, nbytes)
 
-    def late_words(self, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+    def late_words(self, rng: random.Random, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which words of a slot's inputs are written last on a GPU, some of each input.
 
         Returns
         -------
         places : torch.Tensor
-            Where they are.
+            Where they are, in a row for each of `count` calls.
         others : torch.Tensor
             The same in another order: of what lies there until then, which looks like what is to
             come.
         """
-        if not self._late_words:
-            self._late_words = self._drawn_late_words(rng)
-        return self._late_words.pop()
+        if self._late_words is None or self._late_left < count:
+            self._late_words, self._late_left = self._drawn_late_words(rng), _DRAWN
+        self._late_left -= count
+        rows = slice(self._late_left, self._late_left + count)
+        places, others = self._late_words
+        return places[rows], others[rows]
 
-    def _drawn_late_words(self, rng: random.Random) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _drawn_late_words(self, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
         """Return them for many calls: few launches, each of which takes microseconds."""
         import torch
 
@@ -268,7 +272,7 @@ class Ring:
         first, rows = self.room(0).data_ptr(), []
 
         def drawn(below: int) -> torch.Tensor:
-            shape = len(_DRAWN), 1
+            shape = _DRAWN, 1
             return torch.randint(below, shape, generator=chance, device=self.device)
 
         for place in self.parts(0)[0]:
@@ -281,10 +285,10 @@ class Ring:
             numbers = torch.arange(wanted, device=self.device)
             places = (drawn(max(1, count)) + step * numbers) % max(1, count)
             rows.append(places + (place.data_ptr() - first) // _WORD)
-        empty = torch.empty((len(_DRAWN), 0), dtype=torch.int64, device=self.device)
+        empty = torch.empty((_DRAWN, 0), dtype=torch.int64, device=self.device)
         found = torch.cat([empty, *rows], dim=1)
-        orders = torch.rand(found.shape, generator=chance, device=self.device).argsort(1)
-        return list(zip(found, found.gather(1, orders), strict=True))
+        order = torch.randperm(found.shape[1], generator=chance, device=self.device)
+        return found, found[:, order]
 
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
@@ -603,8 +607,7 @@ class DeviceTurns(Release):
         self.given = torch.stack(list(map(_words_of, packed)))
         words = self.given.shape[1]
         self._room, self._outputs = rows[:, :words], rows[:, words:]
-        late = [ring.late_words(rng) for _ in packed]
-        places, others = (torch.stack(each) for each in zip(*late, strict=True))
+        places, others = ring.late_words(rng, len(packed))
         self._late, self._others = self.given.gather(1, places), self.given.gather(1, others)
         starts = torch.arange(len(packed), device=places.device) * rows.shape[1]
         self._places = places + starts[:, None]

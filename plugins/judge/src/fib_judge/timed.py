@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 from fib_judge.integrity import (
     Mode,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from fib_judge.integrity import Overhead
     from fib_judge.paired_reference import PairedSamples
-    from fib_judge.records import VerifiedAttempt
+    from fib_judge.records import VerifiedAttempt, VerifiedBaseline
     from fib_judge.values import Values
     from flashinfer_bench.bench.executors.base import TimedCall
     from flashinfer_bench.bench.measurement import DeviceBaseline
@@ -287,6 +287,7 @@ class Course:
             self._most = len(self.ring)
             if known is not None:
                 self._most = min(self._most, max((mode.calls for mode in known), default=0))
+        self.alone: list[TimedCall] = []  # see `call_alone`
         self.numbers: list[int] = []  # of the draws of the last exchange
         self._made: list[tuple[list[Any], Turn]] = []
         self._call = 0  # of these is the last one
@@ -328,13 +329,10 @@ class Course:
                 return mode
         return Mode(gated=False, calls=most)
 
-    def take(self, numbers: Sequence[Optional[int]]) -> Sequence[TimedCall]:
-        """Make calls in an exchange, each with values of its own; see `fire`."""
-        return self._take(numbers)
-
-    def _take(
+    def take(
         self, numbers: Sequence[Optional[int]], *, secured: bool = False
     ) -> Sequence[TimedCall]:
+        """Make calls in an exchange, each with values of its own; see `fire`."""
         if self.mode is not None:
             return self.round(numbers, self.mode, secured=secured)
         return [self.fire(number, secured=secured) for number in numbers]
@@ -367,12 +365,48 @@ class Course:
         self.select(self.numbers[-1])
         return turns
 
-    def alone(self) -> tuple[Mode, list[TimedCall]]:
+    def call_alone(self) -> None:
         """Make some calls alone, where they follow one another otherwise, see `find_overlap`."""
-        assert self.mode is not None
-        mode = Mode(self.mode.gated, 1)
-        with self.attempt.session.device_to_itself(self.attempt.deadline):
-            return mode, [self.round([None], mode)[0] for _ in range(_ALONE)]
+        if self.mode is not None and self.mode.calls > 1:
+            mode = Mode(self.mode.gated, 1)
+            self.alone = [self.round([None], mode)[0] for _ in range(_ALONE)]
+
+    def usual(self, calls_at_once: Optional[int] = None, growth_ms: float = 0.0) -> Overhead:
+        """Return what an exchange takes beyond its calls, if they are made as here."""
+        baseline, mode = cast("VerifiedBaseline", self.attempt.baseline), self.mode
+        if mode is not None and calls_at_once is not None:
+            mode = Mode(mode.gated, calls_at_once)
+        return baseline.usual(mode, into=self.ring.writes_there).longer(growth_ms)
+
+    def violation(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Optional[Violation]:
+        """Return why the latency of calls is not believed, or None.
+
+        Parameters
+        ----------
+        made : sequence of TimedCall
+            Timed calls, at least one.
+        growth_ms : float
+            How much longer an exchange takes than is usual.
+        """
+        session, baseline = self.attempt.session, cast("VerifiedBaseline", self.attempt.baseline)
+        found = find_violation(
+            made,
+            device=session.device,
+            timer=session.timer,
+            timer_version=session.timer_version,
+            floor=baseline.floor,
+            overhead=self.usual(growth_ms=growth_ms),
+            waiting=self.waits,
+        )
+        if found is None and self.alone:
+            usual = self.usual(1, growth_ms)
+            found = find_overlap(made, self.alone, usual, waiting=self.waits)
+        return found
+
+    @property
+    def waits(self) -> bool:
+        """Whether calls wait for the device before they return."""
+        return self.mode is not None and not self.mode.gated
 
     def _calls(self, mode: Mode, patience_s: Optional[float] = None) -> Round:
         """Return what is to be told of an exchange with so many calls as have been prepared."""
@@ -529,12 +563,12 @@ class CheckedCourse(Course):
         used = {id(check) for check in self._schedule.values()}
         return [check for check in self._checks if id(check) not in used]
 
-    def take(self, numbers: Sequence[Optional[int]]) -> Sequence[TimedCall]:
+    def take_places(self, places: Sequence[Optional[int]]) -> Sequence[TimedCall]:
         """Make calls, timed or not, and compare what those left behind whose turn has come."""
-        due = [(place, self._schedule.get(place)) for place in numbers if place is not None]
+        due = [(place, self._schedule.get(place)) for place in places if place is not None]
         checks = {place: check for place, check in due if check is not None}
-        draws = [checks[one].number if one in checks else None for one in numbers]
-        taken = self._take(draws, secured=bool(checks))
+        draws = [checks[one].number if one in checks else None for one in places]
+        taken = self.take(draws, secured=bool(checks))
         for place, check in checks.items():
             self.select(check.number)
             planned = self._plan.max_samples
@@ -577,16 +611,15 @@ def time_distrusting(
     course = CheckedCourse(attempt, KeyedRandom(seed), checks)
     try:
         taken = calls.take_calls(
-            *(attempt, attempt.plan, course.take),
+            *(attempt, attempt.plan, course.take_places),
             at_once=course.at_once,
             visit=visit,
             begin=course.begin,
         )
-        mode, into = course.mode, course.ring.writes_there
-        waiting = mode is not None and not mode.gated
-        alone = course.alone() if mode is not None and mode.calls > 1 else None
-        overhead = baseline.usual(mode, into=into)
-        if mode is None and overhead.holds_host(taken.calls):
+        if course.mode is not None:
+            with session.device_to_itself(attempt.deadline):
+                course.call_alone()
+        elif course.usual().holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
         course.close()
@@ -595,19 +628,7 @@ def time_distrusting(
         wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
         raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
     growth_ms = 0.0 if grown_ms is None else grown_ms()
-    overhead = overhead.longer(growth_ms)
-    violation = find_violation(
-        taken.calls,
-        device=session.device,
-        timer=session.timer,
-        timer_version=session.timer_version,
-        floor=baseline.floor,
-        overhead=overhead,
-        waiting=waiting,
-    )
-    if violation is None and alone is not None:
-        usual = baseline.usual(alone[0], into=into).longer(growth_ms)
-        violation = find_overlap(taken.calls, alone[1], usual, waiting=waiting)
+    violation, overhead = course.violation(taken.calls, growth_ms), course.usual(None, growth_ms)
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {
         "trust": "full",
@@ -619,8 +640,8 @@ def time_distrusting(
     }
     if session.device != "cpu":
         facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
-    if alone is not None:
-        facts["alone_us"] = round(1e3 * median(call.sample_ms for call in alone[1]), 2)
+    if course.alone:
+        facts["alone_us"] = round(1e3 * median(call.sample_ms for call in course.alone), 2)
     if len(course.ring) < course.ring.wanted:
         facts["slots"] = len(course.ring)
     if baseline.replayable:
@@ -630,7 +651,7 @@ def time_distrusting(
     if baseline.floor is not None:
         facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
     measured = calls.measurement_of(taken)
-    if waiting:
+    if course.waits:
         measured = replace(measured, notes=(*measured.notes, _ON_HOST))
     measurement = replace(
         measured,

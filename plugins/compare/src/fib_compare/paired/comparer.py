@@ -158,7 +158,7 @@ class ContestRun:
         session, settings = self._session, self._settings
         rng = KeyedRandom(session.secret_seed(f"compare/{baseline.handle}"))
         self._cap = Deadline(settings.max_seconds)
-        self._rng, self._disputes = rng, Disputes(session, baseline)
+        self._rng, self._disputes = rng, Disputes()
         self._supply = CheckSupply(session, baseline, settings.max_seconds, rng)
         try:
             stopped = self._decide(baseline)

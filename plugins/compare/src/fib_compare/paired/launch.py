@@ -17,7 +17,7 @@ from flashinfer_bench.tensors import judge_core
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fib_compare.paired.sides import Side
     from fib_judge.records import VerifiedSession
@@ -231,11 +231,12 @@ class LaunchSize:
 
 
 class _Pairs:
-    """Makes pairs of calls in the order ABBA, or BAAB in every other launch.
+    """Makes pairs of exchanges in the order ABBA, or BAAB in every other launch.
 
-    During the turn of one side, the processes of the other are stopped. A turn has two calls, one
-    for the previous pair and one for the next. If resuming slowed the first call (which was not
-    observed), it would affect each side once in each block of two pairs.
+    An exchange has one call, or on a GPU several, as many for both sides. During the turn of one
+    side, the processes of the other are stopped. A turn has two exchanges, one for the previous
+    pair and one for the next. If resuming slowed the first call (which was not observed), it would
+    affect each side once in each block of two pairs.
     """
 
     def __init__(
@@ -244,6 +245,7 @@ class _Pairs:
         self._sides, self._rng, self._schedule = sides, rng, schedule
         self._turn = number
         self._awake: Optional[Side] = None
+        self._calls = 0  # of an exchange; 0 until it is known
         self.called_ms = 0.0, 0.0  # reported time of the calls of each side
 
     def uncounted(self) -> None:
@@ -251,27 +253,50 @@ class _Pairs:
 
     def counted(self, place: int) -> None:
         check = self._schedule.get(place)
-        for side, call in self._both(check):
-            side.calls.append(call)
+        for side, calls in self._both(check):
+            side.calls += calls
         if check is not None:  # the check has disturbed both
             self._awake = None
             for _ in range(_SETTLING):
                 self.uncounted()
 
-    def _both(self, check: Optional[TimedCheck]) -> list[tuple[Side, TimedCall]]:
-        number = check.number if check is not None else fresh_number(self._rng)
-        return [(side, self._fire(side, number, check)) for side in self._next_sides()]
+    def call_alone(self) -> None:
+        for side in self._sides:
+            self._wake(side)
+            side.call_alone()
 
-    def _fire(self, side: Side, number: int, check: Optional[TimedCheck]) -> TimedCall:
+    def _both(self, check: Optional[TimedCheck]) -> list[tuple[Side, list[TimedCall]]]:
+        if not self._calls:
+            self._calls = self._common_calls()
+        numbers = [fresh_number(self._rng) for _ in range(self._calls)]
+        if check is not None:
+            numbers[self._rng.randrange(self._calls)] = check.number
+        return [(side, self._fire(side, numbers, check)) for side in self._next_sides()]
+
+    def _common_calls(self) -> int:
+        counts = []
+        for side in self._sides:
+            self._wake(side)
+            counts.append(side.calls_at_once())
+        for side in self._sides:
+            side.limit(min(counts))
+        return min(counts)
+
+    def _fire(
+        self, side: Side, numbers: Sequence[int], check: Optional[TimedCheck]
+    ) -> list[TimedCall]:
+        self._wake(side)
+        calls = side.fire(numbers, check)
+        first, second = self.called_ms
+        mine, took_ms = side is self._sides[0], sum(call.sample_ms for call in calls)
+        self.called_ms = first + mine * took_ms, second + (not mine) * took_ms
+        return calls
+
+    def _wake(self, side: Side) -> None:
         if side is not self._awake:
             (other,) = (one for one in self._sides if one is not side)
             other.rest()
             self._awake = side
-        call = side.fire(number, check)
-        first, second = self.called_ms
-        mine = side is self._sides[0]
-        self.called_ms = first + mine * call.sample_ms, second + (not mine) * call.sample_ms
-        return call
 
     @property
     def candidate_is_next(self) -> bool:
@@ -340,6 +365,7 @@ def take_launch(
             pairs.counted(place)
         if settled is not None:
             settled.end()
+        pairs.call_alone()
     baseline, candidate = sides
     return Launch(baseline.samples_ms(), candidate.samples_ms(), candidate_first)
 

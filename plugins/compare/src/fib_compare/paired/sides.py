@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
-from fib_judge.integrity import Violation, find_violation
+from fib_judge.integrity import Violation, whole
 from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import Attempt, find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
@@ -18,7 +18,7 @@ from flashinfer_bench.bench.transport.deadline import Deadline
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fib_judge.records import VerifiedAttempt, VerifiedBaseline, VerifiedSession
     from flashinfer_bench.bench.executors.base import TimedCall
@@ -113,16 +113,32 @@ class Side:
         with blamed_on(self.role):
             self.course = Course(self.attempt, baseline.values, rng, baseline.overhead)
 
-    def fire(self, number: int, check: Optional[TimedCheck] = None) -> TimedCall:
-        """Make one timed call without adding it to `calls`.
+    def calls_at_once(self) -> int:
+        """Return how many calls an exchange may have.
+
+        Raises
+        ------
+        CannotCompare
+            If the process fails.
+        """
+        with blamed_on(self.role):
+            return 1 if self.course is None else self.course.at_once()
+
+    def limit(self, calls: int) -> None:
+        """Have exchanges of at most so many calls from now on."""
+        if self.course is not None and self.course.mode is not None:
+            self.course.mode = self.course.mode._replace(calls=calls)
+
+    def fire(self, numbers: Sequence[int], check: Optional[TimedCheck] = None) -> list[TimedCall]:
+        """Make the calls of one exchange without adding them to `calls`.
 
         Parameters
         ----------
-        number : int
-            Number of the call, which selects its values; trusted solutions get one of the input
-            sets.
+        numbers : sequence of int
+            Numbers of the calls, which select their values; trusted solutions get one call with one
+            of the input sets.
         check : TimedCheck, optional
-            The values and expected outputs of a checked call.
+            The values and expected outputs of a checked call, which is among them.
 
         Raises
         ------
@@ -131,24 +147,46 @@ class Side:
         """
         with blamed_on(self.role):
             if self.course is None:
-                return self.attempt.fire(number % len(self.attempt.baseline.trials))
-            call = self.course.fire(number, secured=check is not None)
+                return [self.attempt.fire(numbers[0] % len(self.attempt.baseline.trials))]
+            made = self.course.take(numbers, secured=check is not None)
             if check is not None:
+                self.course.select(check.number)
                 try:
                     self.course.look(check, "a timed call")
                 except WrongTimedCall as wrong:
                     raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
-            return call
+            return list(made)
+
+    def call_alone(self) -> None:
+        """Make a few more calls whose time bounds that of the others.
+
+        Raises
+        ------
+        CannotCompare
+            If the process fails.
+        """
+        if self.course is not None:
+            with blamed_on(self.role):
+                self.course.call_alone()
 
     def samples_ms(self) -> tuple[float, ...]:
-        """Return the latencies of its calls.
+        """Return the mean latency of the calls of each exchange.
 
         On a GPU, if a solution takes far longer than the reference to return to the host, that
         time is included, as in `time_distrusting`.
         """
+        single = self.course is not None and self.course.mode is None
         overhead, calls = self.attempt.baseline.overhead, self.calls
-        holds = overhead is not None and overhead.holds_host(calls)
-        return tuple(call.sample_ms + holds * call.enqueued_ms for call in calls)
+        holds = single and overhead is not None and overhead.holds_host(calls)
+        made = whole(calls)
+        return tuple((call.sample_ms + holds * call.enqueued_ms) / call.shared for call in made)
+
+    def violation(self) -> Optional[Violation]:
+        """Return why its latencies are not believed, or None."""
+        if self.course is not None:
+            return self.course.violation(self.calls)
+        problem = find_impossible(self.calls)
+        return Violation("samples", problem) if problem is not None else None
 
     def close(self) -> None:
         """Release the shared memory."""
@@ -184,17 +222,9 @@ class Disputes:
     A launch with disputed latencies, which a busy machine may have caused, is discarded and
     repeated. A side that is disputed in more than half of its launches, and in more than three,
     cannot be compared.
-
-    Parameters
-    ----------
-    session : VerifiedSession
-        The run.
-    baseline : VerifiedBaseline
-        The prepared workload. For trusted candidates only impossible latencies are disputed.
     """
 
-    def __init__(self, session: VerifiedSession, baseline: VerifiedBaseline) -> None:
-        self._session, self._baseline = session, baseline
+    def __init__(self) -> None:
         self._launches = 0
         self._disputed: dict[str, int] = {}
         self.set_aside = 0
@@ -209,7 +239,7 @@ class Disputes:
         """
         self._launches += 1
         for side in sides:
-            violation = self._violation(side)
+            violation = side.violation()
             if violation is None:
                 continue
             count = self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
@@ -220,20 +250,6 @@ class Disputes:
             self.set_aside += 1
             return False
         return True
-
-    def _violation(self, side: Side) -> Optional[Violation]:
-        session, baseline = self._session, self._baseline
-        if baseline.overhead is None:
-            problem = find_impossible(side.calls)
-            return Violation("samples", problem) if problem is not None else None
-        return find_violation(
-            side.calls,
-            device=session.device,
-            timer=session.timer,
-            timer_version=session.timer_version,
-            floor=baseline.floor,
-            overhead=baseline.overhead,
-        )
 
 
 _BATCH = 12
@@ -300,13 +316,17 @@ class CheckSupply:
             deadline = Deadline(limit_s)
             attempt = Attempt(session, baseline.reference, baseline, worker, deadline)
             assert baseline.values is not None
-            course, checks = Course(attempt, baseline.values, self._rng), []
+            course = Course(attempt, baseline.values, self._rng)
+            checks: list[TimedCheck] = []
             try:
-                for _ in range(_BATCH):
-                    number = fresh_number(self._rng)
-                    course.fire(number)
-                    expected = checked_outputs(baseline, course.outputs())
-                    checks.append(TimedCheck(number, [one.to(session.device) for one in expected]))
+                while len(checks) < _BATCH:
+                    numbers = [fresh_number(self._rng) for _ in range(course.at_once())]
+                    course.take(numbers)
+                    for number in numbers:
+                        course.select(number)
+                        outputs = checked_outputs(baseline, course.outputs())
+                        expected = [one.to(session.device) for one in outputs]
+                        checks.append(TimedCheck(number, expected))
             finally:
                 course.close()
             return checks

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -19,6 +21,7 @@ _STEAL = 7  # user nice system idle iowait irq softirq steal guest guest_nice: p
 _TIMES = 8  # guest times are part of user's
 _NS, _US = 1e9, 1e6
 _MOST_THREADS = 256
+_SWITCHES = re.compile(r"^(voluntary|nonvoluntary)_ctxt_switches:\s*(\d+)$", re.MULTILINE)
 
 
 def read_text(path: Path) -> str:
@@ -49,16 +52,15 @@ def cpu_times(root: Path, cpus: Iterable[int]) -> dict[str, float]:
 
 def switches(root: Path, pid: str) -> dict[str, float]:
     """Return how often a process's threads gave their CPU away, and how often it was taken."""
-    voluntary = involuntary = found = 0
+    found: Counter[str] = Counter()
     with suppress(OSError):
-        threads = sorted((root / "proc" / pid / "task").iterdir())[:_MOST_THREADS]
-        for thread in threads:
-            counts = pairs(read_text(thread / "status"))
-            if "nonvoluntary_ctxt_switches" in counts:
-                voluntary += counts.get("voluntary_ctxt_switches", 0)
-                involuntary += counts["nonvoluntary_ctxt_switches"]
-                found += 1
-    return {"voluntary_switches": voluntary, "involuntary_switches": involuntary} if found else {}
+        for thread in sorted((root / "proc" / pid / "task").iterdir())[:_MOST_THREADS]:
+            for kind, count in _SWITCHES.findall(read_text(thread / "status")):
+                found[kind] += int(count)
+    if "nonvoluntary" not in found:
+        return {}
+    both = found["voluntary"], found["nonvoluntary"]
+    return {"voluntary_switches": both[0], "involuntary_switches": both[1]}
 
 
 def pairs(text: str) -> dict[str, int]:

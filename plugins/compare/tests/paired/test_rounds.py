@@ -1,0 +1,53 @@
+"""Comparing with several calls in an exchange, as on a GPU, on the CPU."""
+
+import pytest
+
+from fib_compare.paired.comparer import CompareSettings, ContestRun
+from fib_compare.paired.result import Contest
+from fib_compare.stats import Verdict
+from fib_tests.rounds import LIAR
+from flashinfer_bench.bench.evaluators import DefaultEvaluator
+from flashinfer_bench.data import Workload
+
+pytestmark = pytest.mark.torch
+
+SPIN = """
+import time, torch
+def run(x, y):
+    until = time.perf_counter() + {seconds}
+    while time.perf_counter() < until:
+        pass
+    return x + y
+"""
+
+
+@pytest.fixture
+def compare(session_with_rounds, definition_of, solution_of, settings):
+    """``compare(baseline, candidate)``: compare two sources."""
+
+    def run(baseline, candidate):
+        inputs = {name: {"type": "random"} for name in "xy"}
+        workload = Workload(axes={"n": 1000}, inputs=inputs, uuid="w")
+        both = solution_of(baseline), solution_of(candidate)
+        contest = Contest(definition_of(), workload, *both)
+        held = session_with_rounds(profile_baseline=False)
+        wanted = CompareSettings(max_seconds=20.0)
+        return ContestRun(held, contest, DefaultEvaluator(), settings(), wanted).run()
+
+    return run
+
+
+def test_a_difference_is_found(compare):
+    found = compare(SPIN.format(seconds=0.00005), SPIN.format(seconds=0.0001))
+    assert found.obstacle is None, found.obstacle
+    assert found.comparison.verdict is Verdict.SLOWER
+    assert 1.5 < found.comparison.ratio.estimate < 2.5
+
+
+def test_a_lie_does_not_win(compare):
+    found = compare(SPIN.format(seconds=0.0003), LIAR)
+    if found.obstacle is None:  # on a busy machine each side is in doubt now and then
+        assert found.comparison.verdict is not Verdict.FASTER
+    else:
+        assert found.obstacle.kind == "not believed"
+        assert "unaccounted time" in found.obstacle.message

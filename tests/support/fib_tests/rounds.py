@@ -1,0 +1,59 @@
+"""Several calls in an exchange, as on a GPU, with real processes on the CPU.
+
+These have no gate, so their calls wait for the release: all but the gate is as on a GPU.
+"""
+
+import pytest
+
+from fib_judge import reference, timed
+from fib_judge.ring import Ring
+from flashinfer_bench.bench import memory
+from flashinfer_bench.bench.executors.call_timing import CallTiming
+from flashinfer_bench.bench.pool import WorkerPool
+from flashinfer_bench.bench.sandbox import Sandbox
+
+LIAR = """
+import time, torch
+from flashinfer_bench.bench.candidate import timed_calls
+real = timed_calls._timed_on_host
+timed_calls._timed_on_host = lambda call, wait: real(call, wait) / 4
+def run(x, y):
+    until = time.perf_counter() + 0.0003
+    while time.perf_counter() < until:
+        pass
+    return x + y
+"""
+"""A solution that claims a quarter of what it takes."""
+
+
+class Device(str):
+    """A device that is the CPU to torch, and another one to the judge."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        return other is self
+
+    def __ne__(self, other):
+        return other is not self
+
+
+@pytest.fixture
+def session_with_rounds(bench, session, monkeypatch):
+    """``session_with_rounds(**changes)``: a run in which calls are made so."""
+    made = memory.Memory
+    monkeypatch.setattr(memory, "memory_on", lambda device, nbytes, fd=-1: made(nbytes, fd))
+    monkeypatch.setattr(Ring, "wait", lambda ring: None)
+    monkeypatch.setattr(Ring, "flush", lambda ring: None)
+    monkeypatch.setattr(CallTiming, "has_gate", True)
+    monkeypatch.setattr(timed, "_LONG_PATIENCE_S", 0.001)
+    monkeypatch.setattr(timed, "_LONG_MS", 1e9)  # calls are short, however busy the machine
+    for module in (timed, reference):
+        monkeypatch.setattr(module, "free_memory", lambda device: 1 << 30)
+
+    def start(**changes):
+        pool = WorkerPool(bench.executor, keep=0, sandbox=Sandbox("off"))
+        own = {"timer": "cpu", "timer_enqueues": True, "timer_version": None, "pool": pool}
+        return session(device=Device("cpu"), **own, **changes)
+
+    return start
