@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from flashinfer_bench.bench.memory import memory_on
 from flashinfer_bench.tensors import (
     allocate_outputs,
     env_snapshot,
@@ -45,3 +46,13 @@ def test_outputs_are_poisoned_alike(make_definition, dtype):
         assert there.float().isnan().all()
     else:
         assert raw(there) == raw(here)
+
+
+def test_shared_memory_is_not_unmapped_while_something_reads_it():
+    for _ in range(5):
+        held = memory_on("cuda:0", 1 << 28)
+        held.tensor.fill_(1)
+        wanted = held.tensor.numel()
+        sums = [held.tensor.sum(dtype=torch.int64) for _ in range(50)]  # most are still to run
+        held.close()
+        assert {int(each) for each in sums} == {wanted}

@@ -120,6 +120,11 @@ class CudaMemory:
 
     def close(self) -> None:
         """Unmap it; no tensor on it may be used any more."""
+        import torch
+
+        if self._close.alive:
+            with torch.cuda.device(self.tensor.device):
+                _driver().cuCtxSynchronize()  # what has been launched may still read it
         self._close()
 
 

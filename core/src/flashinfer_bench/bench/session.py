@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -278,6 +279,8 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
         except ReferenceFailed:
             self.require_working_device()
             raise
+        if not gc.get_freeze_count():  # else each collection looks at all that torch has imported
+            gc.freeze()
         for solution in solutions:
             on_start(solution)
             left -= 1

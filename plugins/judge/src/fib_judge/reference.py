@@ -158,12 +158,12 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
             mode = Mode(gated, calls_at_once)
             count = _EMPTY_CALLS // 2 if calls_at_once == 1 else _FEWEST
             empty = _empty(course, mode, count)
-            taken = empty[False]
-            if mode == own:
-                taken = longest(made)
-            elif mode.gated <= own.gated and mode.calls <= own.calls:
-                rounds = [course.round([None] * mode.calls, mode) for _ in range(count)]
-                taken = longest([call for one in rounds for call in one])
+            taken = longest(made) if mode == own else []
+            if len(taken) < _FEWEST:
+                taken = empty[False]
+                if mode.gated <= own.gated and mode.calls <= own.calls:
+                    rounds = [course.round([None] * mode.calls, mode) for _ in range(count)]
+                    taken = longest([call for one in rounds for call in one])
             found[mode] = Overhead.of(empty, taken)
     return found
 
