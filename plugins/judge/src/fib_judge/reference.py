@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.stopping import TimingPlan
 
 _EMPTY_CALLS, _FEWEST = 20, 5
+_SHORT_MS = 10.0
 _LOOKED_AT = 2  # calls, for inputs that a reference overwrites
 _COMPARED = 4  # checks, each with the outputs of the next one
 
@@ -158,12 +159,14 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
             mode = Mode(gated, calls_at_once)
             count = _EMPTY_CALLS // 2 if calls_at_once == 1 else _FEWEST
             empty = _empty(course, mode, count)
-            taken = longest(made) if mode == own else []
-            if len(taken) < _FEWEST:
-                taken = empty[False]
-                if mode.gated <= own.gated and mode.calls <= own.calls:
-                    rounds = [course.round([None] * mode.calls, mode) for _ in range(count)]
-                    taken = longest([call for one in rounds for call in one])
+            taken = empty[False]
+            if mode == own:
+                taken = longest(made)
+                count = _EMPTY_CALLS if taken[-1].secured_ms < _SHORT_MS else count
+            usable = mode.gated <= own.gated and mode.calls <= own.calls
+            if usable and (mode != own or len(taken) < count):
+                rounds = [course.round([None] * mode.calls, mode) for _ in range(1 + count)]
+                taken = longest([call for one in rounds[1:] for call in one])
             found[mode] = Overhead.of(empty, taken)
     return found
 

@@ -612,7 +612,7 @@ class DeviceTurns(Release):
         starts = torch.arange(len(packed), device=places.device) * rows.shape[1]
         self._places = places + starts[:, None]
         self.changed: Optional[torch.Tensor] = None
-        self.kept: Optional[torch.Tensor] = None
+        self.kept = torch.empty_like(self._outputs, memory_format=torch.contiguous_format)
         self.parts = [DeviceTurn(self, ring, slot, rng, into=into) for slot in range(len(packed))]
 
     def fill(self) -> None:
@@ -638,9 +638,7 @@ class DeviceTurns(Release):
 
     def answered(self, addresses: Sequence[int]) -> None:
         """Copy outputs away before anything could still be written there."""
-        import torch
-
-        self.kept = self._outputs.clone(memory_format=torch.contiguous_format)
+        self.kept.copy_(self._outputs)
         self._ring.wait()
 
     def after(self) -> None:
@@ -678,7 +676,6 @@ class DeviceTurn(Turn):
         """See `Turn`."""
         import torch
 
-        assert self._turns.kept is not None
         return self._ring.outputs_in(self._turns.kept[self.slot].view(torch.uint8))
 
     def problem(self) -> Optional[str]:
