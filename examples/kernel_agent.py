@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Protocol
 
+from flashinfer_bench.errors import FibError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -120,19 +122,19 @@ class ChatModel:
         body = {"model": self._model, "messages": [{"role": "user", "content": text}]}
         import httpx
 
-        try:
+        try:  # whatever comes back must not end the loop
             answer = self._http.post("/chat/completions", json=body)
             answer.raise_for_status()
             record = answer.json()
             content = record["choices"][0]["message"]["content"]
-            tokens = int((record.get("usage") or {}).get("total_tokens") or 0)
+            tokens = max(0, int((record.get("usage") or {}).get("total_tokens") or 0))
         except httpx.HTTPStatusError as error:
             wait = error.response.headers.get("retry-after", "")
             if error.response.status_code in (429, 503):
-                time.sleep(min(float(wait), 60.0) if wait.isdigit() else 1.0)
+                time.sleep(min(float(wait), 60.0) if wait.isdecimal() else 1.0)
             return Candidate(note=f"the model's server answered {error.response.status_code}")
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-            return Candidate(note=f"no answer of the model: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - such as JSON of another form
+            return Candidate(note=f"no answer of the model: {type(error).__name__}: {error}"[:400])
         found = parsed(content if isinstance(content, str) else "", self._language)
         parents = tuple(one.round for one in shown)
         return Candidate(found.sources, found.spec, found.note, parents, tokens)
@@ -174,7 +176,7 @@ def best_of(history: Sequence[Attempt]) -> Optional[Attempt]:
 
 
 class Journal:
-    """The attempts so far, one per line; a line that a crash has torn is dropped."""
+    """The attempts so far, one per line; a last line that a crash has torn is dropped."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -184,11 +186,15 @@ class Journal:
         if len(whole) < len(lines):
             with path.open("r+b") as file:
                 file.truncate(sum(map(len, whole)))
-        for line in whole:
-            record = json.loads(line)
-            given = record.pop("candidate")
-            candidate = Candidate(**{**given, "parents": tuple(given["parents"])})
-            self.attempts.append(Attempt(candidate=candidate, **record))
+        path.open("ab").close()  # if it cannot be written, nothing need be evaluated
+        for number, line in enumerate(whole, 1):
+            try:
+                record = json.loads(line)
+                given = record.pop("candidate")
+                candidate = Candidate(**{**given, "parents": tuple(given["parents"])})
+                self.attempts.append(Attempt(candidate=candidate, **record))
+            except (ValueError, LookupError, TypeError, AttributeError):
+                sys.exit(f"error: line {number} of {path} is no attempt; mend it, or move the file")
 
     def add(self, attempt: Attempt) -> None:
         """Append an attempt; it is on disk when this returns."""
@@ -298,14 +304,24 @@ def main() -> int:
         parser.error("give --base-url and --model, or --scripted FOLDER")
     if given.local is None and given.scripted is None:
         parser.error("give --local DATASET")
+    try:
+        return _run(given, parser)
+    except (FibError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:  # the journal has all rounds that have ended
+        return 130
+
+
+def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     root = given.local or _copied(given.scripted, given.journal)
     names = [json.loads(one.read_text())["name"] for one in root.glob("definitions/**/*.json")]
     name = given.definition or (names[0] if len(names) == 1 else None)
     if name is None:
-        parser.error(f"give --definition, one of: {', '.join(sorted(names)) or 'none'}")
+        told = f"give --definition, one of: {', '.join(sorted(names))}"
+        parser.error(told if names else f"there are no definitions in {root}")
     settings = {"device": given.device, "iterations": given.iterations, "num_trials": 2}
-    judge = Judge(root, name, settings)
     journal = Journal(given.journal)
+    judge = Judge(root, name, settings)
     if journal.attempts:
         print(f"going on after round {len(journal.attempts)} of {given.journal}", file=sys.stderr)
     try:

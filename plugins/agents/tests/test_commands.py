@@ -85,7 +85,9 @@ def test_memcheck_as_table_and_json(memcheck, monkeypatch) -> None:
 
 def test_exit_codes(profile, memcheck, monkeypatch) -> None:
     assert profile("nobody", "two").exit_code in (2, 5)
-    assert profile("good", "none").exit_code in (2, 5)
+    unknown = profile("good", "none")
+    assert unknown.exit_code in (2, 5)
+    assert "available workloads: " in unknown.stderr
     assert profile("good", "two", "--sandbox", "tight").exit_code == 2
     missing = profile("good", "two", tool="no-such-ncu")
     assert missing.exit_code == 4

@@ -86,7 +86,7 @@ class TestDatasets:
 
     def test_files_are_not_overwritten(self, root: Path) -> None:
         datasets = Datasets([root])
-        datasets.definitions()
+        datasets.listed()
         mine = Datasets([root]).add(record())  # by another process
         assert datasets.add(record()) == mine
         (path,) = (root / "solutions").rglob("mine_*.json")
@@ -101,7 +101,7 @@ class TestDatasets:
     def _unread(root: Path, path: Path) -> Datasets:
         datasets, text = Datasets([root]), path.read_text()
         path.unlink()
-        datasets.definitions()
+        datasets.listed()
         path.write_text(text, encoding="utf-8")
         return datasets
 
@@ -117,13 +117,13 @@ class TestDatasets:
         (root / "definitions" / "op" / f"{NAME}.json").rename(root / "elsewhere.json")
         with pytest.raises(UnknownNameError, match="no definition is called"):
             datasets.solutions(NAME)
-        assert datasets.definitions() == []
+        assert datasets.listed() == []
         (root / "elsewhere.json").rename(root / "definitions" / "op" / f"{NAME}.json")
         assert len(datasets.solutions(NAME)) == 2
 
     def test_definitions_in_two_datasets(self, root: Path, tmp_path: Path) -> None:
         with pytest.raises(ConflictError, match=rf"'{NAME}' is in .*dataset and in .*other"):
-            Datasets([root, make_dataset(tmp_path / "other")]).definitions()
+            Datasets([root, make_dataset(tmp_path / "other")]).listed()
 
     def test_the_leaderboard_is_that_of_reports(self, root: Path) -> None:
         append_traces(root, trace("first"), trace("second", latency=0.5))

@@ -104,6 +104,7 @@ def model() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         (429, b"{}"),
         (200, b"this is not JSON"),
         (200, b'{"choices": []}'),
+        (200, b'{"choices": [{"message": {"content": "x"}}], "usage": ["many"]}'),
         (200, _message("I cannot do that.")),
         (200, _message("```python\n# ../../etc/passwd.py\nx = 1\n```")),
         (0, b""),  # closes the connection
@@ -151,23 +152,23 @@ def test_a_model_that_misbehaves_is_recorded(
     attempts = journal(tmp_path)
     notes = [one["candidate"]["note"] for one in attempts]
     assert [one["status"] for one in attempts] == [
-        *(["NO_ANSWER"] * 5),
+        *(["NO_ANSWER"] * 6),
         "COMPILE_ERROR",
         "NO_ANSWER",
         *(["PASSED"] * 2),
     ]
     assert "answered 500" in notes[0]
     assert "answered 429" in notes[1]
-    assert "I cannot do that" in notes[4]
-    assert "RemoteProtocolError" in notes[6]
+    assert "I cannot do that" in notes[5]
+    assert "RemoteProtocolError" in notes[7]
     assert sum(one["candidate"]["tokens"] for one in attempts) == 400  # then it ended
     assert {one["path"] for one in requests} == {"/v1/chat/completions"}
     assert {one["key"] for one in requests} == {"Bearer secret-key"}
     asked = [one["body"]["messages"][0]["content"] for one in requests]
     assert "row_softplus_h64" in asked[0]
     assert "Attempt" not in asked[0]
-    assert "Attempt 8: PASSED" in asked[8]
-    assert attempts[8]["candidate"]["parents"] == [8]
+    assert "Attempt 9: PASSED" in asked[9]
+    assert attempts[9]["candidate"]["parents"] == [9]
     assert "secret-key" not in (tmp_path / "kernel-agent.jsonl").read_text()
 
 
@@ -175,3 +176,18 @@ def test_what_is_missing_is_told(run: Callable[..., Any]) -> None:
     done = run(OPENAI_BASE_URL="", OPENAI_MODEL="")
     assert done.returncode == 2
     assert "give --base-url and --model, or --scripted FOLDER" in done.stderr
+    scripted = ["--scripted", str(SCRIPT)]
+    for arguments, told in (
+        (["--journal", "nowhere/j.jsonl", "--local", str(SCRIPT / "dataset")], "nowhere/j.jsonl"),
+        (["--definition", "nothing"], "no definition is called 'nothing'"),
+        (["--local", "nowhere"], "no definitions in nowhere"),
+    ):
+        done = run(*scripted, *arguments)
+        assert told in f"{done.returncode} {done.stderr}"
+
+
+def test_a_journal_that_is_damaged(tmp_path: Path, run: Callable[..., Any]) -> None:
+    (tmp_path / "kernel-agent.jsonl").write_text('{"round": 1, "cand\n{"round": 2}\n')
+    done = run("--scripted", str(SCRIPT))
+    assert "line 1 of kernel-agent.jsonl is no attempt" in done.returncode
+    assert (tmp_path / "kernel-agent.jsonl").read_text().count("\n") == 2

@@ -146,6 +146,9 @@ def test_an_agent_reads_what_there_is(talk: Callable[..., Any]) -> None:
         whole = await ask(client, "get_solution", name="first")
         assert whole["solution"]["sources"][0]["content"] == DEFINITION["reference"]
         assert (await ask(client, "leaderboard", definition=NAME))["rows"] == []
+        assert not (await ask(client, "memcheck", solution="first"))["clean"]  # no program, no GPU
+        long = {"solution": flat("x = 1\n", name="n" * 300)}
+        assert "at most 200 characters" in await refused(client, "evaluate", **long)
 
         formats = {str(one.uri): one for one in (await client.list_resources()).resources}
         assert len(formats) == 4
@@ -173,6 +176,15 @@ def test_an_agent_reads_what_there_is(talk: Callable[..., Any]) -> None:
             await client.get_prompt("cuda_kernel", {"definition": "nothing"})
 
     talk(conversation)
+
+
+def test_torch_is_imported_only_to_evaluate() -> None:
+    code = (
+        "import sys; from fib_agents.mcp_server import AgentServer, LocalJudge;"
+        "from fib_agents.evaluations import Datasets;"
+        "AgentServer(LocalJudge(Datasets([]), ['cpu'], {})); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_solutions_are_evaluated(talk: Callable[..., Any], dataset: Path) -> None:

@@ -210,8 +210,13 @@ def test_strict_needs_all_measures(run) -> None:
 
 
 def test_no_program_and_no_device(run) -> None:
-    assert run(ncu="no-such-ncu").problem.code == "tool_missing"
-    assert run(device="cuda:77").problem.code == "no_device"
+    missing = run(ncu="no-such-ncu")
+    assert (missing.problem.code, missing.solution, missing.workload) == (
+        *("tool_missing", "good", "two"),
+    )
+    absent = run(device="cuda:77").problem
+    assert absent.code == "no_device"
+    assert "cpu" not in absent.hint  # where there are no kernels to look at
 
 
 def test_what_is_no_plain_file_is_not_read(tmp_path) -> None:

@@ -170,7 +170,7 @@ def memcheck(
         talk(f"findings: {ran}")
         _tell_sandbox(found)
         for check in found.checks:
-            _tell(check.problem, check.tool)
+            _tell(check.problem, f"error: {check.tool}: ")
     raise typer.Exit(otherwise if found.findings else code)
 
 
@@ -208,13 +208,11 @@ def _exit_code(problem: Optional[ToolProblem], otherwise: ExitCode, *, shown: bo
     return ExitCode.USAGE if is_wrong else ExitCode.CAPABILITY
 
 
-def _tell(problem: Optional[ToolProblem], tool: str = "") -> None:
+def _tell(problem: Optional[ToolProblem], start: str = "error: ") -> None:
+    from fib_agents.tool_runs import told_problem
+
     if problem is not None:
-        talk(f"error: {tool + ': ' if tool else ''}{problem.message}")
-        if problem.hint:
-            talk(f"hint: {problem.hint}")
-        if problem.log:
-            talk(problem.log)
+        talk(told_problem(problem, start))
 
 
 def _tell_sandbox(found: Profile | SanitizerReport) -> None:

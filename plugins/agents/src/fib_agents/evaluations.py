@@ -218,15 +218,11 @@ class Datasets:
                 return sets[name], sets[name].definitions[name]
         raise UnknownNameError.of("definition", [name], sets)
 
-    def definitions(self) -> list[Definition]:
-        """Return all definitions."""
-        return [one.definitions[name] for name, one in self._sets().items()]
-
     def listed(self) -> list[dict[str, Any]]:
         """Return name, op_type and description of each definition."""
-        return [
-            one.model_dump(include={"name", "op_type", "description"}) for one in self.definitions()
-        ]
+        shown = {"name", "op_type", "description"}
+        every = self._sets().items()
+        return [one.definitions[name].model_dump(include=shown) for name, one in every]
 
     def definition(self, name: str) -> Definition:
         """Return a definition; raise `UnknownNameError` if there is none."""
@@ -258,13 +254,12 @@ class Datasets:
 
     def workloads(self, definition: str, uuids: Optional[Sequence[str]] = None) -> list[Trace]:
         """Return workload traces, by default all; raise `UnknownNameError` for unknown uuids."""
-        trace_set, found = self._set_of(definition)
-        assert trace_set.root is not None
-        path = layout.workloads_file(trace_set.root, found.op_type, found.name)
+        root, found = self.root(definition), self.definition(definition)
+        path = layout.workloads_file(root, found.op_type, found.name)
         every = load_jsonl_file(Trace, path) if path.is_file() else []
         known = {one.workload.uuid: one for one in every if one.is_workload_trace()}
         if not known or not known.keys() >= set(uuids or ()):  # they may be in another file
-            read = TraceSet.from_path(trace_set.root, on_error="collect").workloads
+            read = TraceSet.from_path(root, on_error="collect").workloads
             known |= {one.workload.uuid: one for one in read.get(definition, ())}
         if unknown := [uuid for uuid in uuids or () if uuid not in known]:
             raise UnknownNameError.of("workload", unknown, known)
@@ -296,8 +291,7 @@ class Datasets:
                 _check_same(found, solution, f"the dataset {trace_set.root}")
                 return found
             if self.save:
-                assert trace_set.root is not None
-                self._write(solution, trace_set.root, definition)
+                self._write(solution, self.root(definition.name), definition)
             trace_set.solutions.setdefault(definition.name, []).append(solution)
             self._added[solution.name] = solution
         return solution
@@ -465,11 +459,6 @@ class Device:
         with self._opened:
             while (call := self.calls.get()) is not None:
                 call.run(self)
-
-    @property
-    def tool_sandbox(self) -> str:
-        """The sandbox under ncu and the like, which is never strict: CUDA has started before it."""
-        return str(self.settings.get("sandbox", "auto"))
 
     @cached_property
     def config(self) -> BenchmarkConfig:

@@ -78,7 +78,7 @@ def serve(
     gc.disable()
     import asyncio
 
-    from fib_agents.mcp_server import AgentServer, serve_http, serve_stdio
+    from fib_agents.mcp_server import AgentServer, serve_http
 
     made = AgentServer(judge, level).server
     gc.freeze()
@@ -92,7 +92,7 @@ def serve(
         else:
             # Otherwise Ctrl-C takes effect after the next line of the client only.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            asyncio.run(serve_stdio(made))
+            asyncio.run(made.run_stdio_async())
     finally:
         judge.close()
 

@@ -63,7 +63,9 @@ class SolutionInput(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(description="Any name; a digest of the content is appended.", min_length=1)
+    name: str = Field(
+        description="Any name; a digest of the content is appended.", min_length=1, max_length=200
+    )
     definition: str = Field(description="Name of the definition that it implements.")
     sources: Union[list[SourceInput], dict[str, str]] = Field(
         description="Files: a list of {path, content}, or an object of texts by path."
@@ -80,7 +82,7 @@ class SolutionInput(BaseModel):
     compile_options: Optional[dict[str, list[str]]] = Field(
         None, description="cflags, cuda_cflags, ldflags, include_paths."
     )
-    author: str = Field("agent", description="Who wrote it.", min_length=1)
+    author: str = Field("agent", description="Who wrote it.", min_length=1, max_length=200)
     description: Optional[str] = Field(None, description="What it does.")
 
 
@@ -108,15 +110,10 @@ def solution_from(given: SolutionInput) -> Solution:
     if given.spec is None and not {"language", "entry_point"} <= flat.keys():
         hint = "for example language 'cuda', entry_point 'main.cu::run'"
         raise ConfigError("language and entry_point, or spec, are missing", hint=hint)
-    record = {
-        "name": given.name,
-        "definition": given.definition,
-        "author": given.author,
-        "description": given.description,
-        "spec": given.spec or {"target_hardware": ["cuda", "cpu"], **flat},
-        "sources": [one.model_dump() for one in sources],
-    }
-    return Solution.model_validate(record)
+    named = given.model_dump(include={"name", "definition", "author", "description"})
+    spec = given.spec or {"target_hardware": ["cuda", "cpu"], **flat}
+    files = [one.model_dump() for one in sources]
+    return Solution.model_validate({**named, "spec": spec, "sources": files})
 
 
 class DefinitionRow(TypedDict):
@@ -314,8 +311,7 @@ class AgentServer:
         lists = (self.list_definitions, self.list_solutions, self.leaderboard)
         for read in (*lists, self.get_definition, self.get_solution):
             self._add(_telling()(read), _READS)
-        self._add(self.evaluate, _RUNS)
-        for run in (self.compare, self.profile, self.memcheck):
+        for run in (self.evaluate, self.compare, self.profile, self.memcheck):
             self._add(run, _RUNS)
         self._add_resources()
         self._add_prompts()
@@ -472,14 +468,15 @@ class AgentServer:
             trace_set = judge.records.trace_set(record.definition)
 
             def work(call: Call[dict[str, Any]], device: Device) -> dict[str, Any]:
-                options = {"dataset": trace_set, "device": device.name}
-                stop = threading.Event()
+                run = getattr(import_module(f"fib_agents.{module}"), name)
+                # Never strict by default: under these tools CUDA starts before the sandbox.
+                level, stop = device.settings.get("sandbox", "auto"), threading.Event()
+                options = {"dataset": trace_set, "device": device.name, "sandbox": level}
                 with call.stopped_by(stop.set):
                     call.check()
-                    run = getattr(import_module(f"fib_agents.{module}"), name)
-                    found = run(record, workload, sandbox=device.tool_sandbox, stop=stop, **options)
+                    found = run(record, workload, stop=stop, **options)
                 call.check()
-                return bounded(to_plain(found))  # type: ignore[no-any-return]
+                return bounded(found.as_dict())  # type: ignore[no-any-return]
 
             return judge.begin(work, tell)
 
@@ -652,11 +649,6 @@ def _compared(result: Any) -> dict[str, Any]:
         "why": f"{obstacle.role} {obstacle.kind}: {obstacle.message}" if obstacle else None,
         "notes": list(result.notes),
     }
-
-
-async def serve_stdio(server: MCPServer[Any]) -> None:
-    """Serve one client on the standard streams, until it closes them."""
-    await server.run_stdio_async()
 
 
 async def serve_http(server: MCPServer[Any], host: str, listening: socket.socket) -> None:

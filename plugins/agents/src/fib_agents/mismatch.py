@@ -153,20 +153,14 @@ def passes(
     import torch
 
     left, right = plain(actual), plain(expected)
-    passed = torch.empty(left.shape, dtype=torch.bool)
-    flat = passed.view(-1)
-    for start, one, other in _pieces(left, right):
-        flat[start : start + one.numel()] = _passes(one, other, atol, rtol)
-    return passed
+    passed = [_passes(one, other, atol, rtol) for one, other in _pieces(left, right)]
+    return torch.cat(passed).view(left.shape)
 
 
-def _pieces(
-    left: torch.Tensor, right: torch.Tensor
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+def _pieces(left: torch.Tensor, right: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Yield both sides piece by piece: in float64 large outputs would take eight times as much."""
-    rows = left.reshape(-1), right.reshape(-1)
-    for start in range(0, left.numel(), _PIECE):
-        yield start, rows[0][start : start + _PIECE], rows[1][start : start + _PIECE]
+    rows: Iterator[Any] = (one.reshape(-1) for one in (left, right))
+    return zip(*(one.split(_PIECE) for one in rows), strict=True)
 
 
 def _passes(left: torch.Tensor, right: torch.Tensor, atol: float, rtol: float) -> torch.Tensor:
@@ -287,7 +281,7 @@ def distance(actual: torch.Tensor, predicted: torch.Tensor) -> float:
     import torch
 
     above = below = 0.0
-    for _, one, other in _pieces(plain(actual), plain(predicted)):
+    for one, other in _pieces(plain(actual), plain(predicted)):
         left, right = one.to(torch.float64), other.to(torch.float64)
         apart = left - right
         odd = ~apart.isfinite()
@@ -348,9 +342,7 @@ class Fit:
         A prediction that has the same value everywhere explains nothing.
         """
         one = self._cropped(predicted)
-        if one.shape != self.actual.shape:
-            return False
-        if not self.explains(distance(self.actual, one)):
+        if one.shape != self.actual.shape or not self.explains(distance(self.actual, one)):
             return False
         finite = one[one.isfinite()]
         return finite.numel() > 1 and bool((finite != finite[0]).any())
@@ -383,9 +375,7 @@ def relations(
     if not expected.numel() or actual.shape != expected.shape:
         return []
     fit = Fit(actual, expected)
-    if fit.distance == 0.0:
-        return []
-    if not fit.varies:
+    if fit.distance == 0.0 or not fit.varies:
         return []
     flat = fit.actual.reshape(-1)
     if bool(flat.isfinite().all()) and not bool((flat != flat[0]).any()):

@@ -260,10 +260,10 @@ def profile(
     """
     found = Profile(device=device or "")
     try:
-        run = _Run(
-            ncu, tool_runs.select(solution, workload, dataset), device, sandbox, folder, stop
-        )
-        found = Profile(**run.about)
+        job = tool_runs.select(solution, workload, dataset)
+        found = replace(found, **job.about)
+        run = _Run(ncu, job, device, sandbox, folder, stop)
+        found = replace(found, tool_version=run.version, device=run.device)
         run.build()
         with run.started(seed=seed, warmup=1, calls=calls) as ready:
             deadline = time.monotonic() + timeout
@@ -615,10 +615,10 @@ def flashinfer_bench_run_ncu(
             deadline = time.monotonic() + timeout
             _, ran, report = run.export(ready, chosen, deadline, kernel_name)
             if report is None:
-                return tool_runs.told_error(_problem(ran, ready))
+                return tool_runs.told_problem(_problem(ran, ready))
             return tool_runs.first_lines(run.page(ready, report, page, timeout), max_lines)
     except tool_runs.FAILURES as failed:
-        return tool_runs.told_error(tool_runs.problem_of(failed))
+        return tool_runs.told_problem(tool_runs.problem_of(failed))
 
 
 def flashinfer_bench_list_ncu_options(ncu_path: str = "ncu") -> str:
@@ -637,7 +637,7 @@ def flashinfer_bench_list_ncu_options(ncu_path: str = "ncu") -> str:
     try:
         program = tool_runs.find_tool(ncu_path, "Nsight Compute")
     except tool_runs.ToolError as failed:
-        return tool_runs.told_error(failed.problem)
+        return tool_runs.told_problem(failed.problem)
     lists = []
     for option in ("--list-sets", "--list-sections"):
         ran = tool_runs.run_bounded([program, option], timeout_s=_LISTING_TIMEOUT_S)

@@ -47,10 +47,6 @@ def add_to_run(
             "--feedback: '-' is not supported, because results go to standard output",
             hint="name a file",
         )
-    if not feedback.name or feedback.is_dir():
-        raise ConfigError(f"--feedback: {feedback} is not a file name")
-    if not feedback.absolute().parent.is_dir():
-        raise ConfigError(f"--feedback: no folder {feedback.parent}", hint="create it first")
     try:
         feedback.open("ab").close()
     except OSError as error:

@@ -233,10 +233,11 @@ def memcheck(
     found = SanitizerReport(device=device or "")
     try:
         chosen, job = _known(tools), tool_runs.select(solution, workload, dataset)
+        found = replace(found, **job.about)
         job = job._replace(solution=with_line_info(job.solution))
         run = _Run(sanitizer, job, device, sandbox, folder, stop)
+        found = replace(found, tool_version=run.version, device=run.device)
         sources = [one.path for one in job.solution.sources]
-        found = SanitizerReport(**run.about)
         every: list[Finding] = []
         run.build()
         for tool in chosen:
@@ -528,9 +529,9 @@ def flashinfer_bench_run_sanitizer(
                 for one in report.checks
             }
     except OSError as failed:
-        return tool_runs.told_error(tool_runs.problem_of(failed))
+        return tool_runs.told_problem(tool_runs.problem_of(failed))
     if report.problem is not None and not report.findings:
         of = next((f"{one.tool}: " for one in report.checks if one.problem is not None), "")
-        return tool_runs.told_error(replace(report.problem, message=of + report.problem.message))
+        return tool_runs.told_problem(report.problem, f"ERROR: {of}")
     parts = [f"{tool}:\n{text.strip()}" for tool, text in texts.items()]
     return tool_runs.first_lines("\n\n".join(parts), max_lines)

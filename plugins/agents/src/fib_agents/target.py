@@ -192,14 +192,10 @@ def _run(request: Request, folder: Path, progress: _Progress) -> None:
 def _confine(request: Request, folder: Path) -> None:
     sandbox = Sandbox(request.sandbox, dataset=request.root)
     with (folder / SANDBOX).open("w", encoding="utf-8") as file:  # no longer writable afterwards
-        held = sandbox.confine(
-            cast("Candidate", _ThisProcess(request.device)),
-            request.definition,
-            request.solution,
-            device=request.device,
-        )
-        if held is None:
-            held = Confinement((), {"sandbox": "is off"})
+        process = cast("Candidate", _ThisProcess(request.device))
+        what = request.definition, request.solution
+        held = sandbox.confine(process, *what, device=request.device)
+        held = held or Confinement((), {"sandbox": "is off"})
         json.dump({"applied": held.applied, "missing": dict(held.missing)}, file)
 
 

@@ -32,6 +32,7 @@ from flashinfer_bench.bench.executors.launch import command, environment
 from flashinfer_bench.bench.executors.log import LogPipe
 from flashinfer_bench.bench.locks import device_lock
 from flashinfer_bench.bench.sandbox import Level, Sandbox, writable_folders
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data import Definition, Solution, TraceSet, Workload
 from flashinfer_bench.data.json_codec import dict_to_dataclass, load_json_file, parse_json
 from flashinfer_bench.errors import CapabilityError, ConfigError, FibError, UnknownNameError
@@ -143,6 +144,12 @@ class Job(NamedTuple):
     workload: Workload
     root: Optional[Path] = None
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """The names of its parts, as records have them."""
+        names = self.definition.name, self.solution.name, self.workload.uuid
+        return dict(zip(("definition", "solution", "workload"), names, strict=True))
+
 
 # --------------------------------------------------------------------------- what is to be run
 
@@ -215,7 +222,7 @@ def _workload(given: WorkloadLike, definition: str, dataset: TraceSet) -> Worklo
     every = {one.workload.uuid: one.workload for one in dataset.workloads.get(definition, ())}
     found = [uuid for uuid in every if given and uuid.startswith(str(given))]
     if given not in every and len(found) != 1:
-        raise UnknownNameError.of(f"workload of {definition}", [str(given)], every)
+        raise UnknownNameError.of("workload", [str(given)], every)
     return every[str(given) if given in every else found[0]]
 
 
@@ -340,8 +347,8 @@ def run_bounded(
         reading = os.dup(process.stdout.fileno())  # the log closes its own
         with process.stdout, closing(LogPipe(reading, head=limit // 2, tail=limit // 2)) as log:
             try:
-                until = began + timeout_s
-                while not (ended := _has_ended(process.pid)) and time.monotonic() < until:
+                until, look = Deadline(timeout_s), os.WEXITED | os.WNOHANG | os.WNOWAIT
+                while not (ended := os.waitid(os.P_PID, process.pid, look)) and not until.expired:
                     check_stop(stop)
                     wait([log.fileno()] if log.fileno() >= 0 else [], _LOOK_S)
                     log.drain()
@@ -359,10 +366,6 @@ def check_stop(stop: Optional[Event]) -> None:
     """Raise a `ToolError` if an event is set."""
     if stop is not None and stop.is_set():
         raise ToolError("interrupted", "stopped on request")
-
-
-def _has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 # -------------------------------------------------------------------------- a solution under it
@@ -456,8 +459,8 @@ class ToolRun:
 
     Attributes
     ----------
-    about : dict
-        The fields of a record that are known beforehand.
+    device, version : str
+        Which GPU it is, and the version of the tool.
 
     Raises
     ------
@@ -481,15 +484,12 @@ class ToolRun:
         given = {} if sandbox is None else {"sandbox": sandbox}
         self._level = BenchmarkConfig.default(**given).sandbox
         self.program = find_tool(program, self.package)
-        self.device = backends.choose_devices(device or "cuda")[0]
-        version = version_of(self.program, self.oldest, stop)
-        self.about: dict[str, Any] = {
-            "tool_version": version,
-            "definition": job.definition.name,
-            "solution": job.solution.name,
-            "workload": job.workload.uuid,
-            "device": self.device,
-        }
+        try:
+            self.device = backends.choose_devices(device or "cuda")[0]
+        except CapabilityError as failed:
+            hint = f"{self.package} needs an NVIDIA GPU; nvidia-smi lists those of this machine"
+            raise ToolError("no_device", failed.message, hint) from None
+        self.version = version_of(self.program, self.oldest, stop)
 
     def build(self) -> None:
         """Compile the solution; see `build`."""
@@ -652,9 +652,9 @@ def problem_of(failed: Exception) -> ToolProblem:
     return ToolProblem("crashed", f"{type(failed).__name__}: {failed}")
 
 
-def told_error(problem: ToolProblem) -> str:
-    """Return a problem as text that begins with ``ERROR:``."""
-    lines = [f"ERROR: {problem.message}"]
+def told_problem(problem: ToolProblem, start: str = "ERROR: ") -> str:
+    """Return a problem as text, by default one that begins with ``ERROR:``."""
+    lines = [f"{start}{problem.message}"]
     lines += [f"hint: {problem.hint}"] if problem.hint else []
     lines += [problem.log] if problem.log else []
     return "\n".join(lines)
