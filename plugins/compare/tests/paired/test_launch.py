@@ -33,11 +33,8 @@ class ScriptedSide:
     def calls_at_once(self):
         return self.at_once
 
-    def limit(self, calls):
-        self.at_once = calls
-
     def fire(self, numbers, check=None):
-        assert len(set(numbers)) == self.at_once
+        assert 0 < len(set(numbers)) == len(numbers) <= self.at_once
         assert check is None or check.number in numbers
         self.log.append((self.role, tuple(numbers), check))
         told = float(len(self.log)), 1.0, 1.0, 0.0, 0.0, "clock", "1"
@@ -50,7 +47,7 @@ class ScriptedSide:
         self.rests.append((len(self.log), self.role))
 
     def samples_ms(self):
-        return tuple(call.sample_ms for call in self.calls[:: self.at_once])
+        return tuple(call.sample_ms for call in self.calls[:: self.calls[0].shared])
 
 
 class QuietSession:

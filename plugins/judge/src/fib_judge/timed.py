@@ -14,6 +14,7 @@ from fib_judge.integrity import (
     Violation,
     find_overlap,
     find_violation,
+    longest,
     unaccounted_us,
     whole,
 )
@@ -371,11 +372,11 @@ class Course:
             mode = Mode(self.mode.gated, 1)
             self.alone = [self.round([None], mode)[0] for _ in range(_ALONE)]
 
-    def usual(self, calls_at_once: Optional[int] = None, growth_ms: float = 0.0) -> Overhead:
-        """Return what an exchange takes beyond its calls, if they are made as here."""
+    def usual(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Overhead:
+        """Return what exchanges like those of these calls take beyond them; see `violation`."""
         baseline, mode = cast("VerifiedBaseline", self.attempt.baseline), self.mode
-        if mode is not None and calls_at_once is not None:
-            mode = Mode(mode.gated, calls_at_once)
+        if mode is not None:
+            mode = Mode(mode.gated, 1 if longest(made)[0].shared == 1 else self._most)
         return baseline.usual(mode, into=self.ring.writes_there).longer(growth_ms)
 
     def violation(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Optional[Violation]:
@@ -395,11 +396,11 @@ class Course:
             timer=session.timer,
             timer_version=session.timer_version,
             floor=baseline.floor,
-            overhead=self.usual(growth_ms=growth_ms),
+            overhead=self.usual(made, growth_ms),
             waiting=self.waits,
         )
         if found is None and self.alone:
-            usual = self.usual(1, growth_ms)
+            usual = self.usual(self.alone, growth_ms)
             found = find_overlap(made, self.alone, usual, waiting=self.waits)
         return found
 
@@ -619,7 +620,7 @@ def time_distrusting(
         if course.mode is not None:
             with session.device_to_itself(attempt.deadline):
                 course.call_alone()
-        elif course.usual().holds_host(taken.calls):
+        elif course.usual(taken.calls).holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
         course.close()
@@ -628,7 +629,8 @@ def time_distrusting(
         wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
         raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
     growth_ms = 0.0 if grown_ms is None else grown_ms()
-    violation, overhead = course.violation(taken.calls, growth_ms), course.usual(None, growth_ms)
+    violation = course.violation(taken.calls, growth_ms)
+    overhead = course.usual(taken.calls, growth_ms)
     confinement = attempt.worker.confinement
     facts: dict[str, Any] = {
         "trust": "full",

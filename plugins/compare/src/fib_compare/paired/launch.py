@@ -245,7 +245,7 @@ class _Pairs:
         self._sides, self._rng, self._schedule = sides, rng, schedule
         self._turn = number
         self._awake: Optional[Side] = None
-        self._calls = 0  # of an exchange; 0 until it is known
+        self._begun = False
         self.called_ms = 0.0, 0.0  # reported time of the calls of each side
 
     def uncounted(self) -> None:
@@ -266,20 +266,18 @@ class _Pairs:
             side.call_alone()
 
     def _both(self, check: Optional[TimedCheck]) -> list[tuple[Side, list[TimedCall]]]:
-        if not self._calls:
-            self._calls = self._common_calls()
-        numbers = [fresh_number(self._rng) for _ in range(self._calls)]
+        numbers = [fresh_number(self._rng) for _ in range(self._calls_at_once())]
         if check is not None:
-            numbers[self._rng.randrange(self._calls)] = check.number
+            numbers[self._rng.randrange(len(numbers))] = check.number
         return [(side, self._fire(side, numbers, check)) for side in self._next_sides()]
 
-    def _common_calls(self) -> int:
+    def _calls_at_once(self) -> int:
         counts = []
         for side in self._sides:
-            self._wake(side)
+            if not self._begun:  # the first time, calls are made to find out
+                self._wake(side)
             counts.append(side.calls_at_once())
-        for side in self._sides:
-            side.limit(min(counts))
+        self._begun = True
         return min(counts)
 
     def _fire(

@@ -124,11 +124,6 @@ class Side:
         with blamed_on(self.role):
             return 1 if self.course is None else self.course.at_once()
 
-    def limit(self, calls: int) -> None:
-        """Have exchanges of at most so many calls from now on."""
-        if self.course is not None and self.course.mode is not None:
-            self.course.mode = self.course.mode._replace(calls=calls)
-
     def fire(self, numbers: Sequence[int], check: Optional[TimedCheck] = None) -> list[TimedCall]:
         """Make the calls of one exchange without adding them to `calls`.
 
