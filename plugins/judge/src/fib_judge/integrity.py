@@ -126,6 +126,8 @@ class Overhead:
         Whether the reference's calls do nothing on the device either.
     copied_ms : float
         How much of that goes into copies of outputs that are returned.
+    sample_ms : float
+        Median of the latencies.
     """
 
     exchange_ms: float
@@ -136,6 +138,7 @@ class Overhead:
     woken_ms: float = 0.0
     on_host: bool = False
     copied_ms: float = 0.0
+    sample_ms: float = 0.0
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -166,6 +169,7 @@ class Overhead:
             *(least, into, usual, spread, enqueued, min(woken, _MOST_WAKING_MS)),
             on_host=_is_nothing(calls),
             copied_ms=max(0.0, low[False] - low[True]),
+            sample_ms=median(call.sample_ms / call.shared for call in calls),
         )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
@@ -336,6 +340,7 @@ def find_overlap(
     overhead: Overhead,
     *,
     waiting: bool = False,
+    waited_ms: float = 0.0,
 ) -> Optional[Violation]:
     """Return why calls that followed one another cannot have taken so little; None if they can.
 
@@ -350,11 +355,14 @@ def find_overlap(
         What is normal for the latter.
     waiting : bool
         As of `find_violation`.
+    waited_ms : float
+        How much longer the reference's calls take alone, if they wait: until a device that has been
+        another process's is theirs again.
     """
     latency, own = (median(call.sample_ms for call in some) for some in (calls, alone))
     beyond = median(map(_beyond_ms, alone)) - overhead.beyond_ms
     unseen = max(0.0, beyond - max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms))
-    more_ms = _MORE_ON_HOST_MS if waiting else _MORE_ALONE_MS
+    more_ms = _MORE_ON_HOST_MS + waited_ms if waiting else _MORE_ALONE_MS
     most = _TIMES_ALONE * latency + more_ms
     if own + unseen <= most:
         return None

@@ -401,7 +401,9 @@ class Course:
         )
         if found is None and self.alone:
             usual = self.usual(self.alone, growth_ms)
-            found = find_overlap(made, self.alone, usual, waiting=self.waits)
+            waited_ms = max(0.0, usual.sample_ms - self.usual(made).sample_ms)
+            parts = made, self.alone, usual
+            found = find_overlap(*parts, waiting=self.waits, waited_ms=waited_ms)
         return found
 
     @property

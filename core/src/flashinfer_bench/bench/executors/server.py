@@ -112,7 +112,7 @@ class ForkServer:
     """
 
     def __init__(self, device: str, *, compiles_only: bool = False) -> None:
-        self._device = device
+        self._device, self._compiles_only = device, compiles_only
         self._role = (device, *(("compile",) if compiles_only else ()))
         self._folder = Path(tempfile.mkdtemp(prefix="fib-"))
         # Kept in a file: nobody would read a pipe while the server works.
@@ -178,6 +178,8 @@ class ForkServer:
                 f"the fork server did not start: {self._state(error)}{self._last_output()}",
                 hint="executor 'spawn' needs no fork server",
             ) from error
+        if self._compiles_only:  # its probes may have started the driver's; compilers do not care
+            return
         # Forked children can rely on locks and OpenMP only if there is no other thread.
         threads = []
         for task in tasks_of(ready.pid):
