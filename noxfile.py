@@ -15,7 +15,7 @@ import nox
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 # What the meta-distribution does not pull in unless it is asked to.
-OPTIONAL_PLUGINS = ("agents", "builder_tilelang", "serve", "testing")
+OPTIONAL_PLUGINS = ("agents", "builder_tilelang", "executor_ray", "serve", "testing")
 DEFAULT_PLUGINS = [name for name in PLUGINS if name not in OPTIONAL_PLUGINS]
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 # What the builders compile with and through; tilelang brings the apache-tvm-ffi that it needs.
@@ -79,8 +79,14 @@ def _install_flashinfer(session: nox.Session, version: str = FLASHINFER[0]) -> N
 
 def _install_everything(session: nox.Session, *more: str) -> None:
     _install_torch(session)
-    plugins = [f"plugins/{name}" for name in PLUGINS]
+    plugins = [f"plugins/{name}" for name in PLUGINS if name != "executor_ray"]
     _install(session, *LIBRARIES, *_editable("core", *plugins), *more)
+    _install_without_ray(session)
+
+
+def _install_without_ray(session: nox.Session) -> None:
+    """Install the executor for Ray without Ray, which is larger than all else but torch."""
+    _install(session, "--no-deps", *_editable("plugins/executor_ray"))
 
 
 def _workers() -> list[str]:
@@ -185,6 +191,16 @@ def _tests_with_each_tvm_ffi(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Run the tests of the executor for Ray, on a cluster of simulated nodes."""
+    _install_torch(session)
+    folders = _needed("executor_ray", "judge", "builder_python", "sandbox_linux", "testing")
+    _install(session, *_editable(*folders), *TEST_TOOLS)
+    # One process: all tests share the cluster.
+    session.run("pytest", "plugins/executor_ray/tests", *session.posargs)
+
+
+@nox.session
 def flashinfer(session: nox.Session) -> None:
     """Run the tests of the FlashInfer adapters with other releases of it."""
     _install_torch(session)
@@ -232,8 +248,9 @@ def types(session: nox.Session) -> None:
 @nox.session
 def imports(session: nox.Session) -> None:
     """Check the layers of core, and that plugins do not know one another."""
-    plugins = [f"plugins/{name}" for name in PLUGINS]
+    plugins = [f"plugins/{name}" for name in PLUGINS if name != "executor_ray"]
     _install(session, *_editable("core", *plugins), "import-linter")
+    _install_without_ray(session)
     session.run("lint-imports")
 
 

@@ -79,7 +79,7 @@ COMMANDS = [
     (2, "run d --device gpu", NO_DEVICE),
     (2, "run d --device cuda:x", "cpu, cuda or cuda:N | (got 'cuda:x')"),
     (4, "run d --device cuda:99", "cuda:99 | --device cpu"),
-    (2, "run d --executor nope", "No executor 'nope'. Available executors: fork, spawn."),
+    (2, "run d --executor nope", "No executor 'nope'. Available executors: fork, ray, spawn."),
     (2, "run d --timer nope", NO_TIMER),
     (2, "run d --config nope", "cannot read the settings file nope"),
     (2, "run d --config file", "file must hold a mapping | for example 'iterations: 20'"),

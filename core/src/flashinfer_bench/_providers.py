@@ -23,6 +23,7 @@ _PROVIDED = {
         "layer": "baseline benchmark",
         "source": "hub",
     },
+    "fib-executor-ray": {"command": "fleet", "executor": "ray"},
     "fib-judge": {"command": "calibrate", "measurement": "verified", "stop_rule": "rse"},
     "fib-native-toolkit": {"command": "cache"},
     "fib-ops-llm": {

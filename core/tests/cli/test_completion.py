@@ -26,7 +26,8 @@ OPEN_ONES = {
     *("new definition name", "new solution name", "plugins new name"),
     *("apply build hardware", "apply explain hardware", "apply list hardware"),
     *("report visualize title", "import max_gib", "serve token add name"),
-    *("serve token revoke name", "profile kernel"),
+    *("serve token revoke name", "profile kernel", "fleet status ray_address"),
+    *("run ray_address", "run ray_nodes", "run ray_resource", "run max_deviation"),
 }
 PLUGIN = """
 from flashinfer_bench.plugins import CommandSpec, TimerSpec, hookimpl

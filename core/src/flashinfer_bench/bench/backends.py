@@ -3,16 +3,121 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Optional
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Optional, Protocol
 
 from flashinfer_bench.bench.executors.base import Executor
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from flashinfer_bench import data
+    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.evaluation import NotEvaluated
     from flashinfer_bench.bench.measurement import MeasurementMethod
+    from flashinfer_bench.bench.plan import SkipKind
     from flashinfer_bench.plugins import Catalog, MeasurementSpec, Registered
 
 logger = logging.getLogger(__name__)
+
+
+class DeviceRunner(Protocol):
+    """Evaluates solutions on one device, here or elsewhere; `Runner` is the one for here.
+
+    It belongs to one thread; only `interrupt` may be called from another one.
+
+    Attributes
+    ----------
+    device : str
+        Its name in messages.
+    interrupted : bool
+        Whether `interrupt` has been called.
+    """
+
+    device: str
+    interrupted: bool
+
+    @property
+    def environment(self) -> data.Environment:
+        """Hardware and libraries of the evaluations."""
+
+    def evaluate_each(
+        self,
+        definition: data.Definition,
+        workload: data.Workload,
+        solutions: Iterable[data.Solution],
+        config: BenchmarkConfig,
+        root: Optional[Path] = None,
+        *,
+        on_start: Callable[[data.Solution], None],
+        on_skip: Callable[[data.Solution, NotEvaluated], None],
+    ) -> Iterator[tuple[data.Solution, data.Evaluation]]:
+        """Yield each evaluation as soon as it ends, once; see `Runner.evaluate_each`.
+
+        Raises
+        ------
+        RunnerFatalError
+            If the device is lost: others then do what is left.
+        RunInterrupted
+            After `interrupt`.
+        """
+
+    def interrupt(self) -> None:
+        """End what is going on, from another thread."""
+
+    def close(self) -> None:
+        """End everything that was started; idempotent, does not raise."""
+
+
+class Distributor(ABC):
+    """Divides a run among devices, which may be those of other machines; made for each run.
+
+    A plugin registers a subclass by a `flashinfer_bench.plugins.ExecutorSpec` that distributes. The
+    run stores traces and tells observers as ever; what is built where is up to the runners.
+
+    Parameters
+    ----------
+    config : BenchmarkConfig
+        The settings of the run, with a seed.
+    """
+
+    def __init__(self, config: BenchmarkConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def open(self, trace_set: data.TraceSet) -> Sequence[DeviceRunner]:
+        """Return a runner for each device, at least one.
+
+        Each kind of hardware gets every evaluation, from one of its devices.
+
+        Parameters
+        ----------
+        trace_set : TraceSet
+            What the run is about.
+
+        Raises
+        ------
+        CapabilityError
+            If there is no suitable device.
+        """
+
+    def obstacle(self, solution: data.Solution, hardware: str) -> Optional[tuple[SkipKind, str]]:
+        """Return why a solution cannot be evaluated on some hardware; None if it can be."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - not all hold anything
+        """End everything that was started; idempotent, does not raise."""
+
+
+def find_distributor(catalog: Catalog, config: BenchmarkConfig) -> Optional[Distributor]:
+    """Return the distributor that the settings ask for; None for executors on this machine."""
+    entry = catalog.executors.get(config.executor) if config.executor else None
+    if entry is None or not entry.spec.distributes:
+        return None
+    entry = catalog.executors.first_usable([entry], repr(entry.name))
+    return entry.load_subclass(Distributor)(config)  # type: ignore[type-abstract]
 
 
 def choose_devices(device: Optional[str]) -> list[str]:
@@ -60,6 +165,12 @@ def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> 
     PluginLoadError
         If what is registered is not an `Executor`, or cannot be imported.
     """
+    if name is not None and catalog.executors.find(name).spec.distributes:
+        raise CapabilityError(
+            f"executor {name!r} divides runs among devices of its own; it has no process for "
+            f"{device!r} of this machine",
+            hint="use it with 'fib run', or leave --executor out",
+        )
     entry = catalog.executors.for_device(device, name)
     return entry.load_subclass(Executor)(device)  # type: ignore[type-abstract]
 

@@ -8,17 +8,18 @@ from collections import deque
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import errors
-from flashinfer_bench.bench.backends import choose_devices, make_executor
+from flashinfer_bench.bench.backends import choose_devices, find_distributor, make_executor
 from flashinfer_bench.bench.builds import BuildAhead, BuildOutcome
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.plan import Plan, SkipKind, Skipped, WorkItem, finished, make_plan
 from flashinfer_bench.bench.pool import LAST_WORDS_S, RunInterrupted, default_jobs, in_thread
 from flashinfer_bench.bench.sandbox import Sandbox
-from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner, Runner
+from flashinfer_bench.bench.session import IsolatedRunner, PersistentRunner
 from flashinfer_bench.data import Evaluation, Solution, Trace, TraceSet
 from flashinfer_bench.data.layout import TRACES
 from flashinfer_bench.plugins import Catalog, default_catalog
@@ -26,6 +27,7 @@ from flashinfer_bench.plugins import Catalog, default_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from flashinfer_bench.bench.backends import DeviceRunner, Distributor
     from flashinfer_bench.bench.executors.base import Executor
     from flashinfer_bench.bench.observers import RunObserver
 
@@ -84,7 +86,7 @@ class Benchmark:
         self._pending: list[Trace] = []
         self._skipped: tuple[Skipped, ...] = ()
         self._executors: dict[tuple[str, Optional[str]], Executor] = {}
-        self._runners: Sequence[Runner] = ()
+        self._runners: Sequence[DeviceRunner] = ()
         self._processes = ExitStack()
         self._entered = False
         _set_log_level(self.config, log_level)
@@ -187,9 +189,13 @@ class Benchmark:
     def _run(self, config: BenchmarkConfig, *, dump_traces: bool, resume: bool) -> TraceSet:
         _set_log_level(config, self._log_level)
         self._skipped = ()
+        config = config.seeded()
+        if (distributor := find_distributor(self._catalog, config)) is not None:
+            with closing(distributor):
+                return self._distribute(distributor, dump_traces, resume)
         devices = choose_devices(config.device)
         with self._processes as processes:
-            results = self._run_on(devices, config.seeded(), dump_traces, resume)
+            results = self._run_on(devices, config, dump_traces, resume)
             if self._entered:
                 self._processes = processes.pop_all()
         return results
@@ -212,16 +218,14 @@ class Benchmark:
             with suppress(OSError):  # only what is there can be hidden from solutions
                 (trace_set.root / TRACES).mkdir(exist_ok=True)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
-        runners = self._runners = [
+        runners = [
             kind(executor.device, executor=executor, catalog=catalog, sandbox=sandbox)
             for executor in executors
         ]
+        self._runners = runners
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
-        done = set()
-        if resume:
-            done = finished(trace_set, {one.environment.hardware for one in runners})
-        plan = make_plan(trace_set, config, catalog, done, device=device)
+        plan = self._plan(runners, config, resume, device=device)
         if plan.items:
             for executor in executors:
                 with suppress(errors.RunnerFatalError, OSError):  # `start` meets it again
@@ -241,9 +245,48 @@ class Benchmark:
             with ExitStack() as running:
                 for runner in runners:
                     running.enter_context(runner.measurement(config).running(config))
-                run.carry_out(plan, runners, ahead)
+                    runner.ahead = ahead
+                return self._carry_out(run, plan, runners, ahead)
         finally:
             sandbox.tidy()
+
+    def _distribute(self, distributor: Distributor, store: bool, resume: bool) -> TraceSet:
+        trace_set, config = self._trace_set, distributor.config
+        runners = self._runners = distributor.open(trace_set)
+        plan = self._plan(runners, config, resume, distributor=distributor)
+        run = RunRecord(trace_set, config, self.observers, store=store, hook=self._catalog.hook)
+        return self._carry_out(run, plan, runners)
+
+    def _plan(
+        self,
+        runners: Sequence[DeviceRunner],
+        config: BenchmarkConfig,
+        resume: bool,
+        *,
+        device: Optional[str] = None,
+        distributor: Optional[Distributor] = None,
+    ) -> Plan:
+        """Plan the run; if its devices differ, each kind of hardware gets every evaluation."""
+        told = resume or distributor is not None or len(runners) > 1
+        plans = {}
+        for hardware in sorted({one.environment.hardware for one in runners} if told else {""}):
+            done = finished(self._trace_set, {hardware}) if resume else ()
+            elsewhere = partial(distributor.obstacle, hardware=hardware) if distributor else None
+            plans[hardware] = make_plan(
+                self._trace_set, config, self._catalog, done, device=device, elsewhere=elsewhere
+            )
+        return Plan.of(plans)
+
+    def _carry_out(
+        self,
+        run: RunRecord,
+        plan: Plan,
+        runners: Sequence[DeviceRunner],
+        ahead: Optional[BuildAhead] = None,
+    ) -> TraceSet:
+        try:
+            run.carry_out(plan, runners, ahead)
+        finally:
             self._skipped = tuple(run.skipped)
             self._pending += run.unsaved
         return run.results()
@@ -271,7 +314,7 @@ class Scheduler:
     ----------
     items : iterable of WorkItem
         The work, in the preferred order.
-    runners : sequence of Runner
+    runners : sequence of DeviceRunner
         One for each device.
     work : callable
         ``work(runner, item)`` does one item. If it raises `RunnerFatalError` the device is given up
@@ -281,13 +324,14 @@ class Scheduler:
     def __init__(
         self,
         items: Iterable[WorkItem],
-        runners: Sequence[Runner],
-        work: Callable[[Runner, WorkItem], None],
+        runners: Sequence[DeviceRunner],
+        work: Callable[[DeviceRunner, WorkItem], None],
     ) -> None:
         self._runners, self._work = runners, work
-        self._waiting: dict[str, deque[WorkItem]] = {}
+        # By hardware, then by definition.
+        self._waiting: dict[Optional[str], dict[str, deque[WorkItem]]] = {}
         for item in items:
-            self._waiting.setdefault(item.definition.name, deque()).append(item)
+            self._group(item).append(item)
         self._in_hand = 0  # items that are being worked on, and may yet be put back
         self._changed = threading.Condition()
         self._stopping = False
@@ -323,18 +367,24 @@ class Scheduler:
         for future in serving:
             if future.done() and not future.cancelled():
                 future.result()
-        if self._lost is not None and any(self._waiting.values()):
+        left = (group for groups in self._waiting.values() for group in groups.values())
+        if self._lost is not None and any(left):
             raise self._lost
 
     def put_back(self, item: WorkItem) -> None:
         """Take an item back that could not be worked on."""
         with self._changed:
-            self._waiting.setdefault(item.definition.name, deque()).appendleft(item)
+            self._group(item).appendleft(item)
 
-    def _serve(self, runner: Runner) -> None:
+    def _group(self, item: WorkItem) -> deque[WorkItem]:
+        groups = self._waiting.setdefault(item.hardware, {})
+        return groups.setdefault(item.definition.name, deque())
+
+    def _serve(self, runner: DeviceRunner) -> None:
         definition = ""
         try:
-            while not runner.interrupted and (item := self._take(definition)) is not None:
+            hardware = runner.environment.hardware if self._waiting.keys() - {None} else None
+            while not runner.interrupted and (item := self._take(hardware, definition)) is not None:
                 definition = item.definition.name
                 try:
                     self._work(runner, item)
@@ -350,13 +400,12 @@ class Scheduler:
         finally:
             runner.close()
 
-    def _take(self, definition: str) -> Optional[WorkItem]:
+    def _take(self, hardware: Optional[str], definition: str) -> Optional[WorkItem]:
         """Take an item; None once there is none and none can come back from a lost device."""
         with self._changed:
+            groups = self._waiting.get(hardware, {})
             while not self._stopping:
-                group = self._waiting.get(definition) or max(
-                    self._waiting.values(), key=len, default=None
-                )
+                group = groups.get(definition) or max(groups.values(), key=len, default=None)
                 if group:
                     self._in_hand += 1
                     return group.popleft()
@@ -402,16 +451,18 @@ class RunRecord:
     # Threads of several devices report here.
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def carry_out(self, plan: Plan, runners: Sequence[Runner], ahead: BuildAhead) -> None:
+    def carry_out(
+        self, plan: Plan, runners: Sequence[DeviceRunner], ahead: Optional[BuildAhead] = None
+    ) -> None:
         """Do everything in `plan`.
 
         Parameters
         ----------
         plan : Plan
             What to do.
-        runners : sequence of Runner
+        runners : sequence of DeviceRunner
             One for each device.
-        ahead : BuildAhead
+        ahead : BuildAhead, optional
             Compiles what `plan` says can be compiled ahead.
         """
         self._scheduler = Scheduler(plan.items, runners, self._work)
@@ -423,14 +474,14 @@ class RunRecord:
         if plan.resumed:
             logger.info("%d evaluations already have a result", plan.resumed)
         try:
-            with closing(ahead):
+            with ExitStack() as building:
                 if plan.builds:
                     self._tell("builds_started", len(plan.builds))
-                for runner in runners:
-                    runner.ahead = ahead
-                ahead.start()
+                if ahead is not None:
+                    building.enter_context(closing(ahead)).start()
                 self._scheduler.run()
-                ahead.check()
+                if ahead is not None:
+                    ahead.check()
         finally:
             self._tell("finished")
             self.hook.fib_run_finished(run=self)
@@ -450,7 +501,7 @@ class RunRecord:
             traces={name: list(group) for name, group in self._traces.items()},
         )
 
-    def _work(self, runner: Runner, item: WorkItem) -> None:
+    def _work(self, runner: DeviceRunner, item: WorkItem) -> None:
         """Evaluate the solutions of one workload."""
         done: set[str] = set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Optional
 
 from flashinfer_bench.bench.digests import definition_digest
@@ -12,7 +13,7 @@ from flashinfer_bench.data import Definition, EvaluationStatus, Solution, Trace,
 from flashinfer_bench.errors import CapabilityError, SelectionError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.plugins import Catalog
@@ -64,11 +65,14 @@ class WorkItem:
         The problem.
     solutions : tuple of Solution
         At least one.
+    hardware : str, optional
+        Name of the hardware that it is for; None for any.
     """
 
     definition: Definition
     workload: Workload
     solutions: tuple[Solution, ...]
+    hardware: Optional[str] = None
 
     def without(self, finished: Collection[str]) -> Optional[WorkItem]:
         """Return what is left when the named solutions are done; None if nothing is."""
@@ -110,6 +114,21 @@ class Plan:
         """Number of evaluations to do."""
         return sum(len(item.solutions) for item in self.items)
 
+    @classmethod
+    def of(cls, plans: Mapping[str, Plan]) -> Plan:
+        """Return the plan that does several, each on the hardware of that name."""
+        if len(plans) == 1:
+            return next(iter(plans.values()))
+        builds = {build.solution.name: build for plan in plans.values() for build in plan.builds}
+        return cls(
+            tuple(
+                replace(item, hardware=name) for name, plan in plans.items() for item in plan.items
+            ),
+            tuple(entry for plan in plans.values() for entry in plan.skipped),
+            sum(plan.resumed for plan in plans.values()),
+            tuple(builds.values()),
+        )
+
 
 class Done(NamedTuple):
     """An evaluation that need not be repeated."""
@@ -126,6 +145,7 @@ def make_plan(
     done: Collection[Done] = (),
     *,
     device: Optional[str] = None,
+    elsewhere: Optional[Callable[[Solution], Optional[tuple[SkipKind, str]]]] = None,
 ) -> Plan:
     """Work out what there is to do.
 
@@ -141,6 +161,9 @@ def make_plan(
         Evaluations not to repeat.
     device : str, optional
         Where it is to be done: leave out what is only built for others.
+    elsewhere : callable, optional
+        If solutions are built on other machines: returns why one cannot be, or None. Nothing is
+        then built here.
 
     Raises
     ------
@@ -171,12 +194,14 @@ def make_plan(
         )
     for text in problems:
         logger.warning("%s", text)
-    catalog.select_builder("python", None, device=device)  # references are Python
+    if elsewhere is None:
+        catalog.select_builder("python", None, device=device)  # references are Python
+    find_obstacle = elsewhere or partial(obstacle, catalog=catalog, device=device)
     obstacles = {
         one.name: found
         for group in solutions.values()
         for one in group
-        if (found := obstacle(one, catalog, device)) is not None
+        if (found := find_obstacle(one)) is not None
     }
     open_ones: list[WorkItem] = []
     builds: dict[str, Build] = {}
@@ -193,7 +218,8 @@ def make_plan(
         if left is not None:
             open_ones.append(left)
             for one in left.solutions:
-                if one.name not in builds and compiles_ahead(one, catalog, device):
+                here = elsewhere is None and one.name not in builds
+                if here and compiles_ahead(one, catalog, device):
                     builds[one.name] = Build(item.definition, one)
     skipped = tuple(
         Skipped(obstacles[name][0], definition, name, None, count, obstacles[name][1])

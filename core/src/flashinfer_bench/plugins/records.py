@@ -619,9 +619,13 @@ class ExecutorSpec(Record, kind="executor"):
     ----------
     devices : tuple of str
         Device types that its processes can use: ``("cpu", "cuda")``.
+    distributes : bool
+        Whether it divides a whole run among devices of its own, such as those of other machines. It
+        is then only used if requested.
     **common
         See `Record`. The factory is a subclass of `flashinfer_bench.bench.executors.base.Executor`,
-        created with the device.
+        created with the device; if it distributes, one of
+        `flashinfer_bench.bench.backends.Distributor`, created with the settings of the run.
 
     Examples
     --------
@@ -641,6 +645,11 @@ class ExecutorSpec(Record, kind="executor"):
     """
 
     devices: Annotated[tuple[_Device, ...], _SOME]
+    distributes: bool = False
+
+    def serves(self, device: Optional[str]) -> bool:
+        """Return whether it starts processes on `device`; one that distributes does not."""
+        return not self.distributes and Record.serves(self, device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from fib_testing.records import (
     require_none,
 )
 from flashinfer_bench import __version__
+from flashinfer_bench.bench import BenchmarkConfig
 from flashinfer_bench.errors import FibError
 from flashinfer_bench.plugins import Record, Settings, canonical, discover, import_string
 
@@ -117,7 +118,13 @@ class PluginConformance(Conformance):
     @pytest.fixture
     def factories(self, records: list[Record]) -> list[tuple[str, str]]:
         """Return kind and path of each factory."""
-        return [(record.kind, record.factory) for record in records]
+        return [
+            (
+                "distributor" if getattr(record, "distributes", False) else record.kind,
+                record.factory,
+            )
+            for record in records
+        ]
 
     @pytest.fixture
     def module(self, plugin: PluginCase) -> str:
@@ -250,8 +257,8 @@ class PluginConformance(Conformance):
     def test_every_factory_takes_what_it_is_given(self, records: list[Record]) -> None:
         """Available factories can be called: executors with a device, others without arguments.
 
-        Why it matters: the host calls them, for executors with a device, for others without
-        arguments.
+        Why it matters: the host calls them, for executors with a device (those that distribute:
+        with settings), for others without arguments.
 
         To do: give __init__ no further required parameters. It must not search for tools or start
         anything; the probe and the first use do that.
@@ -266,8 +273,10 @@ class PluginConformance(Conformance):
         if not usable:
             pytest.skip("no factory of the plugin is available here")
         for record in usable:
-            devices = getattr(record, "devices", ())[: record.kind == "executor"]
-            made = require_constructible(record.factory, *devices)
+            given: tuple[Any, ...] = getattr(record, "devices", ())[: record.kind == "executor"]
+            if getattr(record, "distributes", False):
+                given = (BenchmarkConfig(),)
+            made = require_constructible(record.factory, *given)
             if hasattr(made, "close"):
                 made.close()
 

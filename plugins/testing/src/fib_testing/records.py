@@ -31,8 +31,12 @@ BASES = {
     "adapter": "flashinfer_bench.routing:Adapter",
     "evaluator": "flashinfer_bench.bench.evaluators:Evaluator",
     "executor": "flashinfer_bench.bench.executors.base:Executor",
+    "distributor": "flashinfer_bench.bench.backends:Distributor",
 }
-"""Path of the base class of each kind's factory. Commands have none."""
+"""Path of the base class of each kind's factory. Commands have none.
+
+An executor that divides runs among devices of its own is a ``distributor``.
+"""
 
 _KEPT: pytest.StashKey[dict[Hashable, Any]] = pytest.StashKey()
 _CHILD = str(Path(__file__).with_name("child.py"))

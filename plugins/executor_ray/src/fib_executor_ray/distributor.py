@@ -1,0 +1,457 @@
+"""The executor: finds the devices of a cluster, checks them, and lends them to a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from fib_executor_ray import cluster
+from fib_executor_ray.contents import DriverContents
+from fib_executor_ray.fitness import Fitness
+from fib_executor_ray.judge import Judge, distributions
+from fib_executor_ray.settings import GPU_DEVIATION, take_fleet
+from fib_executor_ray.wire import pack_config
+from flashinfer_bench.bench.backends import Distributor
+from flashinfer_bench.bench.plan import (
+    meant_for_other_device,
+    selected_definitions,
+    selected_solutions,
+)
+from flashinfer_bench.errors import CapabilityError, ConfigError
+from flashinfer_bench.plugins import Catalog, default_catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fib_executor_ray.runner import FleetRunner
+    from flashinfer_bench.bench.config import BenchmarkConfig
+    from flashinfer_bench.bench.plan import SkipKind
+    from flashinfer_bench.data import Solution, TraceSet
+
+_logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_CHECK_S = 120.0
+_SHOWN = 8
+_REPEATS = 2  # of a health check that a device has not passed
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A device of a node.
+
+    Attributes
+    ----------
+    node : cluster.Node
+        The node.
+    number : int
+        Which of its devices.
+    kind : str
+        ``cpu`` or ``cuda``.
+    """
+
+    node: cluster.Node
+    number: int
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return f"{self.node.name}/{self.kind}:{self.number}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its identity."""
+        return self.node.id, self.number
+
+
+class RayDistributor(Distributor):
+    """Divides a run among the devices of a Ray cluster; see `FleetSettings`."""
+
+    def __init__(self, config: BenchmarkConfig) -> None:
+        super().__init__(config)
+        self.settings = take_fleet()
+        self.fitness = Fitness()
+        self.contents = DriverContents(cluster.put)
+        self._mine = False
+        self._lock = threading.Lock()
+        self._used: set[tuple[str, int]] = set()
+        self._excluded: set[tuple[str, int]] = set()
+        self._warned: set[str] = set()
+        self._runners: Sequence[FleetRunner] = ()
+        self._pairs: list[tuple[str, Optional[str]]] = []
+        self._lacking: dict[str, dict[tuple[str, Optional[str]], tuple[SkipKind, str]]] = {}
+        self._versions = distributions(default_catalog())
+        if config.device not in (None, "cpu", "cuda"):
+            raise ConfigError(
+                f"--device {config.device!r} names a device of one machine",
+                hint="a fleet takes cpu or cuda; choose nodes with --ray-nodes",
+            )
+
+    # ------------------------------------------------------------------------------ beginning
+
+    def open(self, trace_set: TraceSet) -> Sequence[FleetRunner]:
+        """Return a runner for each device that passes the checks."""
+        import ray
+
+        from fib_executor_ray.runner import FleetRunner
+
+        self._mine = cluster.connect(self.settings.address)
+        self._choose(trace_set)
+        slots = self._slots()
+        judges = {slot: self.start_judge(slot) for slot in slots}
+        self._used.update(slot.key for slot in slots)
+        told = self._describe_all(judges)
+        unfit = {slot: one["problem"] for slot, one in told.items() if one["problem"]}
+        fit = {slot: one for slot, one in told.items() if slot not in unfit}
+        fit = self._of_hardware(fit)
+        unfit |= self._without_builders(fit)
+        runners = [FleetRunner(self, slot, judges[slot], fit[slot]) for slot in fit]
+        runners = [one for one in runners if one.slot not in unfit]
+        checks = [(one, self.check(one)) for one in self._checked_first(runners)]
+        unfit |= {one.slot: problem for one, problem in checks if problem is not None}
+        runners = [one for one in runners if one.slot not in unfit]
+        for slot in unfit:
+            self.exclude(slot)
+        reasons = _grouped(unfit)
+        if not runners:
+            raise CapabilityError(
+                f"none of the cluster's devices can be used: "
+                f"{'; '.join(f'{names}: {problem}' for problem, names in reasons.items())}",
+                hint="have the same Python, plugins and compilers on all nodes, such as by one "
+                "container image",
+            )
+        for problem, names in reasons.items():
+            _logger.warning("%s is not used: %s", names, problem)
+        for slot in judges.keys() - {one.slot for one in runners}:
+            ray.kill(judges[slot])
+        self._runners = runners
+        kinds = sorted({one.environment.hardware for one in runners})
+        _logger.info("%d devices: %s", len(runners), ", ".join(kinds))
+        return runners
+
+    def _choose(self, trace_set: TraceSet) -> None:
+        """Work out what nodes must be able to do, and what judges are told."""
+        config = self.config
+        definitions = selected_definitions(trace_set, config.definitions)
+        groups = selected_solutions(trace_set, definitions, config.solutions).values()
+        specs = [one.spec for group in groups for one in group]
+        self._pairs = list(dict.fromkeys((str(one.language), one.binding) for one in specs))
+        self._dataset = str(trace_set.root.absolute()) if trace_set.root else ""
+
+    def _slots(self) -> list[Slot]:
+        """Return the devices of the nodes that are wanted; wait for them if need be."""
+        deadline = time.monotonic() + self.settings.wait_s
+        if self.settings.devices:
+            self._request(self.settings.devices)
+        while True:
+            nodes = cluster.list_nodes()
+            if self.config.device is None:
+                gpus = any(one.devices("GPU") for one in nodes) or self.settings.devices
+                self._kind = "cuda" if gpus else "cpu"
+            else:
+                self._kind = self.config.device
+            self._resource = self.settings.resource or {"cuda": "GPU", "cpu": None}[self._kind]
+            slots = self._slots_of(nodes)
+            if slots and len(slots) >= (self.settings.devices or 1):
+                return slots[: self.settings.devices]
+            if not self.settings.devices or time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        found = "; ".join(f"{one.name} has {_resources(one)}" for one in nodes)
+        wanted = self._resource or "CPU"
+        if self.settings.devices:
+            wanted = f"{self.settings.devices} units of {wanted} ({len(slots)} are there)"
+        if self.settings.nodes:
+            wanted += f" on a node with {', '.join(self.settings.nodes)}"
+        raise CapabilityError(
+            f"the cluster has no {wanted}: {found}",
+            hint="--device cpu uses the CPUs of nodes; --ray-resource names another resource",
+        )
+
+    def _slots_of(self, nodes: Sequence[cluster.Node]) -> list[Slot]:
+        return [
+            Slot(node, number, self._kind)
+            for node in nodes
+            if node.matches(self.settings.nodes)
+            for number in range(node.devices(self._resource))
+        ]
+
+    def _request(self, count: int) -> None:
+        from ray.autoscaler.sdk import request_resources
+
+        kind = self.config.device or "cuda"
+        resource = self.settings.resource or ("GPU" if kind == "cuda" else "CPU")
+        with suppress(Exception):  # a cluster without an autoscaler
+            request_resources(bundles=[{resource: 1}] * count)
+
+    def start_judge(self, slot: Slot) -> Any:
+        """Start a judge on a device, and return its handle at once."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        job = {
+            "name": slot.name,
+            "node": slot.node.name,
+            "device": "cpu" if slot.kind == "cpu" else "cuda:0",
+            "config": pack_config(self.config),
+            "dataset": self._dataset,
+        }
+        on_gpu = slot.kind == "cuda" or self._resource == "GPU"
+        custom = {self._resource: 1} if self._resource not in ("GPU", None) else {}
+        judge = ray.remote(concurrency_groups={"status": 1})(Judge)
+        return judge.options(
+            name=f"{cluster.JUDGE}{slot.name} {os.urandom(3).hex()}",
+            namespace=cluster.NAMESPACE,
+            num_cpus=0,  # tasks that compile shall never wait for a judge
+            num_gpus=int(on_gpu),
+            resources=custom,
+            max_restarts=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node.id, soft=False),
+        ).remote(json.dumps(job))
+
+    def described(self, judge: Any, wait_s: float) -> dict[str, Any]:
+        """Return what a judge says of itself, with the ``problem`` if it cannot be used.
+
+        Raises
+        ------
+        RayError
+            If it ends.
+        """
+        import ray
+        from ray.exceptions import GetTimeoutError
+
+        try:
+            text = ray.get(judge.describe.remote(json.dumps(self._pairs)), timeout=wait_s)
+        except GetTimeoutError:
+            return {"problem": self._late(wait_s)}
+        return self._examined(json.loads(text))
+
+    def _late(self, wait_s: float) -> str:
+        return (
+            f"no judge has started within {wait_s:.0f} s; other work may have taken "
+            f"its {self._resource or 'cores'}"
+        )
+
+    def _describe_all(self, judges: dict[Slot, Any]) -> dict[Slot, dict[str, Any]]:
+        import ray
+        from ray.exceptions import RayError
+
+        pairs = json.dumps(self._pairs)
+        asked = {judge.describe.remote(pairs): slot for slot, judge in judges.items()}
+        ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=self.settings.wait_s)
+        told = {asked[one]: {"problem": self._late(self.settings.wait_s)} for one in late}
+        for one in ready:
+            try:
+                told[asked[one]] = self._examined(json.loads(ray.get(one)))
+            except RayError as error:
+                told[asked[one]] = {"problem": _start_problem(error)}
+        return {slot: told[slot] for slot in judges}
+
+    def _examined(self, told: dict[str, Any]) -> dict[str, Any]:
+        """Return what a judge says, with a ``problem`` if its node differs from this one."""
+        if told["problem"] is None:
+            told["problem"] = self._difference(told)
+        return told
+
+    def _difference(self, told: dict[str, Any]) -> Optional[str]:
+        here, there = platform.python_version(), told["python"]
+        if here.split(".")[:2] != there.split(".")[:2]:
+            return f"it has Python {there}, and this process {here}"
+        differing = [
+            f"{name} {told['distributions'].get(name, 'is missing')} (here: {version})"
+            for name, version in self._versions.items()
+            if told["distributions"].get(name) != version
+        ]
+        return f"it has other plugins: {', '.join(differing)}" if differing else None
+
+    def _of_hardware(self, fit: dict[Slot, dict[str, Any]]) -> dict[Slot, dict[str, Any]]:
+        """Return the devices of the hardware that is asked for."""
+        there = sorted({one["environment"]["hardware"] for one in fit.values()})
+        wanted = self.settings.hardware or ("",)
+        if fit and (missing := [text for text in wanted if not any(text in one for one in there)]):
+            raise CapabilityError(
+                f"no device of the cluster is {' or '.join(missing)}; available: "
+                f"{', '.join(there)}",
+                hint="--hardware takes parts of names as in traces",
+            )
+        return {
+            slot: one
+            for slot, one in fit.items()
+            if any(text in one["environment"]["hardware"] for text in wanted)
+        }
+
+    def _without_builders(self, fit: dict[Slot, dict[str, Any]]) -> dict[Slot, str]:
+        """Return the devices that lack a builder which others of their hardware have, and why."""
+        unfit: dict[Slot, str] = {}
+        for hardware in {one["environment"]["hardware"] for one in fit.values()}:
+            group = {
+                slot: one["builders"]
+                for slot, one in fit.items()
+                if one["environment"]["hardware"] == hardware
+            }
+            self._lacking[hardware] = {}
+            for number, pair in enumerate(self._pairs):
+                lacking = {slot: one[number] for slot, one in group.items() if one[number]}
+                if lacking and len(lacking) == len(group):
+                    kind, reason = next(iter(lacking.values()))
+                    self._lacking[hardware][pair] = kind, reason
+                else:
+                    unfit |= {slot: reason for slot, (_, reason) in lacking.items()}
+        return unfit
+
+    # -------------------------------------------------------------------------------- fitness
+
+    def check(self, runner: FleetRunner) -> Optional[str]:
+        """Time the known kernel on a device, and return why it is unfit; None if it is not.
+
+        Raises
+        ------
+        RayError
+            If its judge is lost.
+        """
+        import ray
+
+        limit = self.settings.max_deviation
+        if limit is None:
+            limit = GPU_DEVIATION if self._kind == "cuda" else float("inf")
+        best = float("inf")
+        for _ in range(1 + _REPEATS):
+            told = json.loads(ray.get(runner.judge.check.remote(), timeout=_CHECK_S))
+            if told["memory_errors"]:
+                return f"its memory has {told['memory_errors']} uncorrected errors"
+            best = min(best, told["seconds"])
+            off = self.fitness.record(runner.environment.hardware, runner.device, best)
+            if off is None or abs(off) <= limit:
+                return None
+        self.fitness.forget(runner.environment.hardware, runner.device)
+        return (
+            f"the known kernel takes {off:+.1%} of what it takes on its peers (at most {limit:.1%})"
+        )
+
+    def _checked_first(self, runners: Sequence[FleetRunner]) -> list[FleetRunner]:
+        """Record a first check of all, at the same time, so that each has peers."""
+        import ray
+        from ray.exceptions import RayError
+
+        asked = {one.judge.check.remote(): one for one in runners}
+        ray.wait(list(asked), num_returns=len(asked), timeout=_CHECK_S)
+        for reference, one in asked.items():
+            with suppress(RayError):
+                told = json.loads(ray.get(reference, timeout=0))
+                self.fitness.record(one.environment.hardware, one.device, told["seconds"])
+        limit = self.settings.max_deviation
+        if limit is None and self._kind == "cpu":
+            return []
+        return [one for one in runners if not self._is_near(one, limit or GPU_DEVIATION)]
+
+    def _is_near(self, runner: FleetRunner, limit: float) -> bool:
+        off = self.fitness.deviation(runner.environment.hardware, runner.device)
+        return off is not None and abs(off) <= limit
+
+    # ----------------------------------------------------------------------------- the run
+
+    def obstacle(self, solution: Solution, hardware: str) -> Optional[tuple[SkipKind, str]]:
+        """Return why a solution cannot be evaluated on some hardware."""
+        elsewhere = meant_for_other_device(solution, Catalog(), self._kind)
+        if elsewhere is not None:
+            return "device", elsewhere
+        pair = str(solution.spec.language), solution.spec.binding
+        return self._lacking.get(hardware, {}).get(pair)
+
+    def has_peers(self, runner: FleetRunner) -> bool:
+        """Return whether other devices of the same hardware have a judge."""
+        hardware = runner.environment.hardware
+        return any(
+            one is not runner and one.judge is not None and one.environment.hardware == hardware
+            for one in self._runners
+        )
+
+    def take_slot(self, lost: Slot, *, other: bool) -> Optional[Slot]:
+        """Return a device in place of a lost one.
+
+        Parameters
+        ----------
+        lost : Slot
+            It is let go of, unless it is returned.
+        other : bool
+            Prefer another one to itself.
+        """
+        slots = self._slots_of(cluster.list_nodes())
+        with self._lock:
+            self._used.discard(lost.key)
+            for slot in sorted(slots, key=lambda one: (one.key == lost.key) == other):
+                if slot.key not in self._used | self._excluded:
+                    self._used.add(slot.key)
+                    return slot
+        return None
+
+    def exclude(self, slot: Slot) -> None:
+        """Use a device no more."""
+        with self._lock:
+            self._excluded.add(slot.key)
+
+    def leave(self, slot: Slot) -> None:
+        """Let others use a device."""
+        with self._lock:
+            self._used.discard(slot.key)
+
+    def warn(self, node: str, text: str) -> None:
+        """Tell a warning of a node, once for all nodes."""
+        with self._lock:
+            if text in self._warned:
+                return
+            self._warned.add(text)
+        _logger.warning("%s: %s", node, text)
+
+    def close(self) -> None:
+        """Leave the cluster, which ends all that was started there."""
+        import ray
+
+        if self.settings.devices:
+            self._release()
+        if self._mine:
+            with suppress(Exception):
+                ray.shutdown()
+            self._mine = False
+
+    def _release(self) -> None:
+        from ray.autoscaler.sdk import request_resources
+
+        with suppress(Exception):
+            request_resources(bundles=[])
+
+
+def _grouped(unfit: dict[Slot, str]) -> dict[str, str]:
+    """Return the names of devices by what is wrong with them."""
+    names: dict[str, list[str]] = {}
+    for slot, problem in unfit.items():
+        names.setdefault(problem, []).append(slot.name)
+    return {
+        problem: ", ".join(group[:_SHOWN])
+        + (f" and {len(group) - _SHOWN} others" if len(group) > _SHOWN else "")
+        for problem, group in names.items()
+    }
+
+
+def _resources(node: cluster.Node) -> str:
+    shown = {
+        name: amount
+        for name, amount in node.resources.items()
+        if not name.startswith("node:") and "memory" not in name
+    }
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"
+
+
+def _start_problem(error: Exception) -> str:
+    """Return why a judge has not started, in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "ModuleNotFoundError" in line or "Error:" in line]
+    return f"its judge did not start: {(telling or lines or [repr(error)])[-1]}"
