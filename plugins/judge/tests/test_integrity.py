@@ -372,3 +372,10 @@ class TestRows:
         assert find_overlap(row, single, QUIET, waiting=True) is not None
         assert find_overlap(row, single, QUIET, waiting=True, waited_ms=0.19) is None
         assert find_overlap(row, single, QUIET, waited_ms=0.19) is not None
+
+    def test_how_much_longer_the_references_calls_take_alone(self):
+        alone, many = (replace(QUIET, sample_ms=sample) for sample in (0.24, 0.2))
+        assert alone.waited_ms(many) == pytest.approx(0.04)
+        assert many.waited_ms(alone) == 0
+        assert alone.waited_ms(replace(many, sample_ms=None)) == 0  # no calls were made so
+        assert replace(alone, sample_ms=9.0).waited_ms(many) < 0.2  # more is no switch of processes

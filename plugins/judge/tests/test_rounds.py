@@ -3,9 +3,12 @@
 import pytest
 
 from fib_judge import evaluate, reference, ring
+from fib_judge.integrity import Mode, Overhead
 from fib_judge.ring import SLOTS_ON_DEVICE
+from fib_judge.timed import Course
 from fib_tests.rounds import LIAR
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
+from flashinfer_bench.bench.executors.base import TimedCall
 from flashinfer_bench.bench.measurement import Task
 from flashinfer_bench.compile import reference_solution
 from flashinfer_bench.data import Workload
@@ -108,3 +111,27 @@ def test_a_lie_is_in_doubt(judge):
             break
     assert note(found)["disputed"] in ("unaccounted time", "overlap")
     assert found.performance.latency_ms > 0.11  # 0.075 is claimed
+
+
+@pytest.mark.parametrize(
+    ("tried", "later", "calls"), [(0.9, 0.42, 10), (0.9, 0.7, 1), (5.0, 0.42, 10), (5.0, 3.0, 1)]
+)
+def test_who_is_slow_only_when_tried_has_no_exchanges_of_its_own(tried, later, calls):
+    """With a gate, which the CPU has not: `round` plays calls that cannot be enqueued together."""
+
+    class Played(Course):
+        def __init__(self):
+            usual = Overhead(0.05, beyond_ms=0.4)
+            self._known = {Mode(gated, n): usual for gated in (False, True) for n in (1, 10)}
+            self.mode, self._most, self._tried_ms, self._single_gated = None, 10, 0.0, False
+
+        def round(self, numbers, mode, **how):
+            self.took_ms = tried
+            gated = mode.gated and len(numbers) == 1
+            return [TimedCall(0.1, 0.2, 0.2, 0.0, 0.0, "clock", "1", gated=gated)]
+
+    course = Played()
+    assert course.at_once() == 1
+    course.took_ms = later
+    assert course.at_once() == calls
+    assert course.at_once() == calls

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +123,8 @@ class CudaMemory:
         """Unmap it; no tensor on it may be used any more."""
         import torch
 
-        if self._close.alive:
-            with torch.cuda.device(self.tensor.device):
-                _driver().cuCtxSynchronize()  # what has been launched may still read it
+        with suppress(RuntimeError):  # of a context that is broken
+            torch.cuda.synchronize(self.tensor.device)  # what has been launched may still read it
         self._close()
 
 

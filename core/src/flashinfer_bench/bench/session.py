@@ -118,6 +118,7 @@ class Session:
 @cache
 def _leave_imports_alone() -> None:
     """Have the collector not look at all that torch has imported each time: 100 ms."""
+    gc.collect()
     gc.freeze()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fib_compare.paired.sides import CannotCompare, Disputes, Side
-from fib_judge.integrity import Overhead
+from fib_judge.integrity import Mode, Overhead
 from fib_judge.timed import Course
 from flashinfer_bench.bench.executors.base import TimedCall
 
@@ -72,6 +72,20 @@ def test_the_time_that_the_host_is_held_counts_where_it_is_far_more_than_the_ref
     assert Disputes().accepts((short, long))
     trusted = sides(calls(), calls(2.5, enqueued_ms=2.5), overhead=None)
     assert min(trusted[1].samples_ms()) == 2.5
+
+
+def test_what_takes_longer_for_both_is_the_machine():
+    pair = sides(calls(unseen_ms=0.45), calls(unseen_ms=0.45))
+    for side in pair:
+        side.course.mode = Mode(gated=True, calls=1)
+    assert all(side.violation() is not None for side in pair)
+    assert Disputes().accepts(pair) is False  # by more than a GPU with more processes is slower
+    pair = sides(calls(unseen_ms=0.32), calls(4.7, unseen_ms=0.62))
+    for side in pair:
+        side.course.mode = Mode(gated=True, calls=1)
+    held = Disputes()
+    assert held.accepts(pair) is False
+    assert pair[0].violation(pair[0].growth_ms()) is None
 
 
 def changed(**facts):

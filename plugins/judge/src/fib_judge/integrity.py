@@ -126,8 +126,8 @@ class Overhead:
         Whether the reference's calls do nothing on the device either.
     copied_ms : float
         How much of that goes into copies of outputs that are returned.
-    sample_ms : float
-        Median of the latencies.
+    sample_ms : float, optional
+        Median of the latencies; None if no calls were made so.
     """
 
     exchange_ms: float
@@ -138,7 +138,7 @@ class Overhead:
     woken_ms: float = 0.0
     on_host: bool = False
     copied_ms: float = 0.0
-    sample_ms: float = 0.0
+    sample_ms: Optional[float] = None
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -230,6 +230,12 @@ class Overhead:
         """
         beyond = [median(map(_beyond_ms, some)) for some in (empty, lower_half(calls)) if some]
         return min(max([*beyond, self.beyond_ms]) - self.beyond_ms, _MOST_MS)
+
+    def waited_ms(self, others: Overhead) -> float:
+        """Return how much longer calls take than those of other exchanges, as far as is known."""
+        if self.sample_ms is None or others.sample_ms is None:
+            return 0.0
+        return min(max(0.0, self.sample_ms - others.sample_ms), _MOST_MS)
 
     def longer(self, growth_ms: float) -> Overhead:
         """Return it for exchanges that take longer by so much."""
@@ -356,8 +362,8 @@ def find_overlap(
     waiting : bool
         As of `find_violation`.
     waited_ms : float
-        How much longer the reference's calls take alone, if they wait: until a device that has been
-        another process's is theirs again.
+        How much longer the reference's calls take alone, if they wait, as of `Overhead.waited_ms`:
+        until a device that has been another process's is theirs again.
     """
     latency, own = (median(call.sample_ms for call in some) for some in (calls, alone))
     beyond = median(map(_beyond_ms, alone)) - overhead.beyond_ms

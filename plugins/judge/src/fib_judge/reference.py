@@ -168,6 +168,8 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
                 rounds = [course.round([None] * mode.calls, mode) for _ in range(1 + count)]
                 taken = longest([call for one in rounds[1:] for call in one])
             found[mode] = Overhead.of(empty, taken)
+            if not usable:
+                found[mode] = replace(found[mode], sample_ms=None)
     return found
 
 

@@ -80,7 +80,7 @@ class Ring:
         self._page = memory.page()
         self._sets: list[list[torch.Tensor]] = []
         self._schedules: Sequence[int] = ()
-        self._late_words: Optional[tuple[torch.Tensor, torch.Tensor]] = None
+        self._late_places: Optional[torch.Tensor] = None
         self._late_left = 0  # rows of it that no call has used
         self._poisoned: Optional[torch.Tensor] = None
         self._chance: Optional[torch.Generator] = None
@@ -255,14 +255,17 @@ class Ring:
             The same in another order: of what lies there until then, which looks like what is to
             come.
         """
-        if self._late_words is None or self._late_left < count:
-            self._late_words, self._late_left = self._drawn_late_words(rng), _DRAWN
-        self._late_left -= count
-        rows = slice(self._late_left, self._late_left + count)
-        places, others = self._late_words
-        return places[rows], others[rows]
+        import torch
 
-    def _drawn_late_words(self, rng: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._late_places is None or self._late_left < count:
+            self._late_places, self._late_left = self._drawn_late_places(rng), _DRAWN
+        self._late_left -= count
+        places = self._late_places[self._late_left : self._late_left + count]
+        # Another one each time: who has seen what was written last would know it.
+        order = torch.randperm(places.shape[1], generator=self._chance, device=self.device)
+        return places, places[:, order]
+
+    def _drawn_late_places(self, rng: random.Random) -> torch.Tensor:
         """Return them for many calls: few launches, each of which takes microseconds."""
         import torch
 
@@ -286,9 +289,7 @@ class Ring:
             places = (drawn(max(1, count)) + step * numbers) % max(1, count)
             rows.append(places + (place.data_ptr() - first) // _WORD)
         empty = torch.empty((_DRAWN, 0), dtype=torch.int64, device=self.device)
-        found = torch.cat([empty, *rows], dim=1)
-        order = torch.randperm(found.shape[1], generator=chance, device=self.device)
-        return found, found[:, order]
+        return torch.cat([empty, *rows], dim=1)
 
     def waits_ms(self) -> Sequence[float]:
         """Return how long the main thread of the process, and this one, have waited for a core."""
@@ -583,10 +584,6 @@ class DeviceTurns(Release):
     ring, packed, rng, secured, into
         As of `Ring.turns`.
 
-    Attributes
-    ----------
-    parts : list of DeviceTurn
-        Each of the calls.
     """
 
     def __init__(
@@ -613,7 +610,13 @@ class DeviceTurns(Release):
         self._places = places + starts[:, None]
         self.changed: Optional[torch.Tensor] = None
         self.kept = torch.empty_like(self._outputs, memory_format=torch.contiguous_format)
-        self.parts = [DeviceTurn(self, ring, slot, rng, into=into) for slot in range(len(packed))]
+        self._rng, self._into = rng, into
+
+    @property
+    def parts(self) -> list[DeviceTurn]:
+        """Each of the calls; not kept, as what refers to itself frees its memory late."""
+        given = self._rng, self._into
+        return [DeviceTurn(self, self._ring, slot, *given) for slot in range(len(self.given))]
 
     def fill(self) -> None:
         """Write inputs, but for some words, and poison outputs."""
@@ -659,7 +662,7 @@ class DeviceTurn(Turn):
     """
 
     def __init__(
-        self, turns: DeviceTurns, ring: Ring, slot: int, rng: random.Random, *, into: bool
+        self, turns: DeviceTurns, ring: Ring, slot: int, rng: random.Random, into: bool
     ) -> None:
         super().__init__(ring, slot, rng, into=into)
         self._turns = turns

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -280,14 +280,16 @@ class Course:
         self.looks: list[Look] = []
         self.mode: Optional[Mode] = None  # of the exchanges, once it is known; None for single ones
         self.took_ms = 0.0  # an exchange with calls, the last time
-        self._long, self._long_gated = False, False
-        known = getattr(attempt.baseline, "of_rounds", None)  # not while it is found out
-        self._known = known is not None
+        self._tried_ms, self._single_gated = 0.0, False  # of the call for which one is made at once
+        # Not while it is found out.
+        self._known: Optional[Mapping[Mode, Overhead]] = getattr(
+            attempt.baseline, "of_rounds", None
+        )
         self._most = 0
         if attempt.session.device != "cpu" and attempt.session.timer_enqueues:
             self._most = len(self.ring)
-            if known is not None:
-                self._most = min(self._most, max((mode.calls for mode in known), default=0))
+            if self._known is not None:
+                self._most = min(self._most, max((mode.calls for mode in self._known), default=0))
         self.alone: list[TimedCall] = []  # see `call_alone`
         self.numbers: list[int] = []  # of the draws of the last exchange
         self._made: list[tuple[list[Any], Turn]] = []
@@ -302,9 +304,9 @@ class Course:
         """Return how many calls an exchange may have."""
         if self.mode is None and self._most:
             self.mode = self._chosen()
-        elif self._long and self.took_ms < _LONG_MS / 2:
+        elif self._tried_ms and self._single_ms() < self._tried_ms / 2:
             # Whoever is slow only to have exchanges of its own.
-            self._long, self.mode = False, Mode(self._long_gated, self._most)
+            self._tried_ms, self.mode = 0.0, Mode(self._single_gated, self._most)
         return 1 if self.mode is None else self.mode.calls
 
     def _chosen(self) -> Optional[Mode]:
@@ -315,20 +317,27 @@ class Course:
         """
         for _ in range(_SETTLING):
             self.round([None], Mode(gated=False, calls=1))
-        if not self._known and not self.attempt.candidate.has_gate:
+        if self._known is None and not self.attempt.candidate.has_gate:
             logger.info("this system has no gate for a device: calls are made in single exchanges")
             self._most = 0
             return None
         long = self.took_ms >= _LONG_MS
         most = 1 if long else self._most
         patience_s = _PATIENCE_S + _TIMES * most * self.took_ms / 1e3
-        self._long = long and self._most > 1
+        self._tried_ms = self._single_ms() if long and self._most > 1 else 0.0
         for count in (most, most, 1):
             mode = Mode(gated=True, calls=count)
-            self._long_gated = self.round([None] * count, mode, patience_s=patience_s)[0].gated
-            if self._long_gated and (count == most or self.took_ms >= _MANY_LAUNCHES_MS):
+            self._single_gated = self.round([None] * count, mode, patience_s=patience_s)[0].gated
+            if self._single_gated and (count == most or self.took_ms >= _MANY_LAUNCHES_MS):
+                if count < most:
+                    self._tried_ms = self._single_ms()
                 return mode
         return Mode(gated=False, calls=most)
+
+    def _single_ms(self) -> float:
+        """Return what the call of the last exchange, which had no other, took about."""
+        usual = (self._known or {}).get(Mode(gated=self._single_gated, calls=1))
+        return self.took_ms - (usual.beyond_ms if usual is not None else 0.0)
 
     def take(
         self, numbers: Sequence[Optional[int]], *, secured: bool = False
@@ -401,7 +410,7 @@ class Course:
         )
         if found is None and self.alone:
             usual = self.usual(self.alone, growth_ms)
-            waited_ms = max(0.0, usual.sample_ms - self.usual(made).sample_ms)
+            waited_ms = usual.waited_ms(self.usual(made))
             parts = made, self.alone, usual
             found = find_overlap(*parts, waiting=self.waits, waited_ms=waited_ms)
         return found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.executors.base import Candidate, TimedCall
     from flashinfer_bench.bench.transport.deadline import Deadline
 
-    Schedule = Mapping[int, TimedCheck]
+    Schedule = Mapping[int, Sequence[TimedCheck]]
 
 
 # Pinning both sides of a comparison to the same CPU core.
@@ -249,13 +249,13 @@ class _Pairs:
         self.called_ms = 0.0, 0.0  # reported time of the calls of each side
 
     def uncounted(self) -> None:
-        self._both(None)
+        self._both(())
 
     def counted(self, place: int) -> None:
-        check = self._schedule.get(place)
-        for side, calls in self._both(check):
+        checks = self._schedule.get(place, ())
+        for side, calls in self._both(checks):
             side.calls += calls
-        if check is not None:  # the check has disturbed both
+        if checks:  # the check has disturbed both
             self._awake = None
             for _ in range(_SETTLING):
                 self.uncounted()
@@ -265,11 +265,11 @@ class _Pairs:
             self._wake(side)
             side.call_alone()
 
-    def _both(self, check: Optional[TimedCheck]) -> list[tuple[Side, list[TimedCall]]]:
+    def _both(self, checks: Sequence[TimedCheck]) -> list[tuple[Side, list[TimedCall]]]:
         numbers = [fresh_number(self._rng) for _ in range(self._calls_at_once())]
-        if check is not None:
-            numbers[self._rng.randrange(len(numbers))] = check.number
-        return [(side, self._fire(side, numbers, check)) for side in self._next_sides()]
+        checks = checks[: len(numbers)]
+        numbers[: len(checks)] = [check.number for check in checks]
+        return [(side, self._fire(side, numbers, checks)) for side in self._next_sides()]
 
     def _calls_at_once(self) -> int:
         counts = []
@@ -281,10 +281,10 @@ class _Pairs:
         return min(counts)
 
     def _fire(
-        self, side: Side, numbers: Sequence[int], check: Optional[TimedCheck]
+        self, side: Side, numbers: Sequence[int], checks: Sequence[TimedCheck]
     ) -> list[TimedCall]:
         self._wake(side)
-        calls = side.fire(numbers, check)
+        calls = side.fire(numbers, checks)
         first, second = self.called_ms
         mine, took_ms = side is self._sides[0], sum(call.sample_ms for call in calls)
         self.called_ms = first + mine * took_ms, second + (not mine) * took_ms
@@ -330,7 +330,7 @@ def take_launch(
     rng : random.Random
         Decides which values calls get; secret from solutions.
     schedule : mapping
-        The pairs whose outputs are checked, and the expected outputs.
+        The pairs whose outputs are checked, and the expected outputs of their calls.
     size : LaunchSize
         Number of pairs.
     number : int

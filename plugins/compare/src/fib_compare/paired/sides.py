@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
-from fib_judge.integrity import Violation, whole
+from fib_judge.integrity import Violation, longest, whole
 from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import Attempt, find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
@@ -124,7 +124,7 @@ class Side:
         with blamed_on(self.role):
             return 1 if self.course is None else self.course.at_once()
 
-    def fire(self, numbers: Sequence[int], check: Optional[TimedCheck] = None) -> list[TimedCall]:
+    def fire(self, numbers: Sequence[int], checks: Sequence[TimedCheck] = ()) -> list[TimedCall]:
         """Make the calls of one exchange without adding them to `calls`.
 
         Parameters
@@ -132,8 +132,8 @@ class Side:
         numbers : sequence of int
             Numbers of the calls, which select their values; trusted solutions get one call with one
             of the input sets.
-        check : TimedCheck, optional
-            The values and expected outputs of a checked call, which is among them.
+        checks : sequence of TimedCheck
+            The values and expected outputs of checked calls, which are among them.
 
         Raises
         ------
@@ -143,13 +143,13 @@ class Side:
         with blamed_on(self.role):
             if self.course is None:
                 return [self.attempt.fire(numbers[0] % len(self.attempt.baseline.trials))]
-            made = self.course.take(numbers, secured=check is not None)
-            if check is not None:
-                self.course.select(check.number)
-                try:
+            made = self.course.take(numbers, secured=bool(checks))
+            try:
+                for check in checks:
+                    self.course.select(check.number)
                     self.course.look(check, "a timed call")
-                except WrongTimedCall as wrong:
-                    raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
+            except WrongTimedCall as wrong:
+                raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
             return list(made)
 
     def call_alone(self) -> None:
@@ -176,10 +176,22 @@ class Side:
         made = whole(calls)
         return tuple((call.sample_ms + holds * call.enqueued_ms) / call.shared for call in made)
 
-    def violation(self) -> Optional[Violation]:
-        """Return why its latencies are not believed, or None."""
+    def growth_ms(self) -> float:
+        """Return how much longer its exchanges take than is usual, on a GPU."""
+        if self.course is None or self.course.mode is None:
+            return 0.0
+        return self.course.usual(self.calls).growth_ms((), longest(self.calls))
+
+    def violation(self, growth_ms: float = 0.0) -> Optional[Violation]:
+        """Return why its latencies are not believed, or None.
+
+        Parameters
+        ----------
+        growth_ms : float
+            How much longer exchanges take for both sides: a GPU with more processes is slower.
+        """
         if self.course is not None:
-            return self.course.violation(self.calls)
+            return self.course.violation(self.calls, growth_ms)
         problem = find_impossible(self.calls)
         return Violation("samples", problem) if problem is not None else None
 
@@ -233,8 +245,9 @@ class Disputes:
             If a side is disputed too often.
         """
         self._launches += 1
+        growth_ms = min(side.growth_ms() for side in sides)  # nobody can slow the other down
         for side in sides:
-            violation = side.violation()
+            violation = side.violation(growth_ms)
             if violation is None:
                 continue
             count = self._disputed[side.role] = self._disputed.get(side.role, 0) + 1
@@ -247,7 +260,8 @@ class Disputes:
         return True
 
 
-_BATCH = 12
+_BATCH = 12  # exchanges
+_MOST_BYTES = 1 << 30  # of outputs, if there are more than are needed at once
 _TIME_SHARE = 0.2  # share of the time of a comparison that one refill may take
 
 
@@ -282,16 +296,18 @@ class CheckSupply:
         self._fresh = list(baseline.checks)
         self._last = list(baseline.checks)
         self._cost_s = 0.0
+        self._together = baseline.mode.calls if baseline.mode is not None else 1
         self.reused = False
 
-    def take(self, count: int) -> list[TimedCheck]:
-        """Return `count` checks, or fewer; none if candidates are trusted."""
+    def take(self, exchanges: int) -> list[list[TimedCheck]]:
+        """Return checks for the calls of exchanges, or fewer; none if candidates are trusted."""
         if not self._baseline.checks:
             return []
+        count = exchanges * self._together
         if len(self._fresh) < count and self._cost_s <= self._most_s:
             began = time.monotonic()
             try:
-                self._last = self._computed()
+                self._last = self._computed(count)
             except (CandidateError, ReferenceFailed) as error:
                 logger.warning("the reference could not compute more outputs to check: %s", error)
                 self._cost_s = float("inf")
@@ -301,10 +317,12 @@ class CheckSupply:
         if len(self._fresh) < count:
             self.reused, self._fresh = True, list(self._last)
         taken, self._fresh = self._fresh[:count], self._fresh[count:]
-        return taken
+        return [group for n in range(exchanges) if (group := taken[n::exchanges])]
 
-    def _computed(self) -> list[TimedCheck]:
+    def _computed(self, least: int) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
+        nbytes = sum(one.nbytes for one in baseline.checks[0].expected)
+        count = max(least, min(_BATCH * self._together, _MOST_BYTES // max(1, nbytes)))
         definition, limit_s = baseline.definition, session.config.timeout_seconds
         with session.pool.worker(("compare", "reference", definition.name)) as worker:
             worker.load(definition, baseline.reference, timeout_s=limit_s)
@@ -314,7 +332,7 @@ class CheckSupply:
             course = Course(attempt, baseline.values, self._rng)
             checks: list[TimedCheck] = []
             try:
-                while len(checks) < _BATCH:
+                while len(checks) < count:
                     numbers = [fresh_number(self._rng) for _ in range(course.at_once())]
                     course.take(numbers)
                     for number in numbers:
