@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from fib_executor_ray import FleetSettings
+from fib_executor_ray import FleetSettings, judge
 from fib_executor_ray.contents import DriverContents, NodeStore, digest_of
-from fib_executor_ray.fitness import Fitness
+from fib_executor_ray.fitness import Fitness, memory_errors
 from fib_executor_ray.wire import (
     pack_config,
     pack_error,
@@ -21,9 +23,15 @@ from fib_tests.scaled_add import DEFINITION
 from fib_tests.serving import solution
 from flashinfer_bench.bench import BenchmarkConfig
 from flashinfer_bench.bench.builds import outcome_of
-from flashinfer_bench.bench.executors.base import CandidateCrashed, CandidateFailed
+from flashinfer_bench.bench.executors.base import (
+    CandidateCrashed,
+    CandidateFailed,
+    Compiled,
+    Confinement,
+)
 from flashinfer_bench.bench.plan import Build
 from flashinfer_bench.data import Definition, Solution
+from flashinfer_bench.data.json_codec import to_json
 from flashinfer_bench.errors import BlobError, CapabilityError, DataError, RunnerError
 from flashinfer_bench.testing import PluginCase, PluginConformance
 
@@ -137,3 +145,39 @@ def test_fitness_is_held_against_peers_of_the_same_hardware():
     fitness.forget("big", "b")
     assert fitness.deviation("big", "c") == 0
     assert FleetSettings().max_deviation is None
+
+
+def test_it_is_said_that_nobody_looks_at_the_memory_of_gpus(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert memory_errors("cpu") == 0
+    assert caplog.messages == []
+    assert memory_errors("cuda:0") == 0
+    assert "errors of the memory of GPUs are not looked at" in caplog.text
+
+
+def test_compilers_see_nothing_of_what_a_node_keeps(monkeypatch):
+    seen = []
+
+    class Compiler:
+        def confine(self, writable, *, hidden, timeout_s):
+            seen.extend(hidden)
+            return Confinement(("all",))
+
+        def compile(self, definition, solution, *, timeout_s):
+            return Compiled("c", fresh=True, seconds=1.0)
+
+        def close(self):
+            pass
+
+    executor = SimpleNamespace(spawn_compiler=Compiler, close=lambda: None)
+    monkeypatch.setattr(judge, "make_executor", lambda catalog, device: executor)
+    given = {
+        "config": pack_config(BenchmarkConfig.default()),
+        "device": "cpu",
+        "visible": None,
+        "hidden": ["/cache/fleet", "/dataset/solutions"],
+    }
+    records = Definition.model_validate(DEFINITION), Solution.model_validate(solution())
+    text = judge.compile_solution(*(to_json(one) for one in records), json.dumps(given))
+    assert json.loads(text)["builder"] == "c"
+    assert seen == given["hidden"]

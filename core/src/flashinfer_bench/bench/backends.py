@@ -112,8 +112,14 @@ class Distributor(ABC):
 
 
 def find_distributor(catalog: Catalog, config: BenchmarkConfig) -> Optional[Distributor]:
-    """Return the distributor that the settings ask for; None for executors on this machine."""
-    entry = catalog.executors.get(config.executor) if config.executor else None
+    """Return the distributor that the settings ask for; None for executors on this machine.
+
+    Raises
+    ------
+    CapabilityError
+        If there is no executor of that name, or it cannot be used here.
+    """
+    entry = catalog.executors.find(config.executor) if config.executor else None
     if entry is None or not entry.spec.distributes:
         return None
     entry = catalog.executors.first_usable([entry], repr(entry.name))

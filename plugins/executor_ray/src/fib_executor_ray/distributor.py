@@ -84,6 +84,8 @@ class RayDistributor(Distributor):
         self._lock = threading.Lock()
         self._used: set[tuple[str, int]] = set()
         self._excluded: set[tuple[str, int]] = set()
+        self._unfit: set[tuple[str, str]] = set()
+        self._holding: list[Any] = []
         self._warned: set[str] = set()
         self._runners: Sequence[FleetRunner] = ()
         self._pairs: list[tuple[str, Optional[str]]] = []
@@ -99,9 +101,7 @@ class RayDistributor(Distributor):
 
     def open(self, trace_set: TraceSet) -> Sequence[FleetRunner]:
         """Return a runner for each device that passes the checks."""
-        import ray
-
-        from fib_executor_ray.runner import FleetRunner
+        from fib_executor_ray.runner import FleetRunner, end_judges
 
         self._mine = cluster.connect(self.settings.address)
         self._choose(trace_set)
@@ -115,8 +115,7 @@ class RayDistributor(Distributor):
         unfit |= self._without_builders(fit)
         runners = [FleetRunner(self, slot, judges[slot], fit[slot]) for slot in fit]
         runners = [one for one in runners if one.slot not in unfit]
-        checks = [(one, self.check(one)) for one in self._checked_first(runners)]
-        unfit |= {one.slot: problem for one, problem in checks if problem is not None}
+        unfit |= self._without_health(runners)
         runners = [one for one in runners if one.slot not in unfit]
         for slot in unfit:
             self.exclude(slot)
@@ -130,8 +129,8 @@ class RayDistributor(Distributor):
             )
         for problem, names in reasons.items():
             _logger.warning("%s is not used: %s", names, problem)
-        for slot in judges.keys() - {one.slot for one in runners}:
-            ray.kill(judges[slot])
+        if unused := judges.keys() - {one.slot for one in runners}:
+            end_judges([judges[slot] for slot in unused])
         self._runners = runners
         kinds = sorted({one.environment.hardware for one in runners})
         _logger.info("%d devices: %s", len(runners), ", ".join(kinds))
@@ -252,7 +251,7 @@ class RayDistributor(Distributor):
             try:
                 told[asked[one]] = self._examined(json.loads(ray.get(one)))
             except RayError as error:
-                told[asked[one]] = {"problem": _start_problem(error)}
+                told[asked[one]] = {"problem": f"its judge did not start: {_line_of(error)}"}
         return {slot: told[slot] for slot in judges}
 
     def _examined(self, told: dict[str, Any]) -> dict[str, Any]:
@@ -307,9 +306,20 @@ class RayDistributor(Distributor):
                     unfit |= {slot: reason for slot, (_, reason) in lacking.items()}
         return unfit
 
+    def unlike(self, told: dict[str, Any], hardware: str) -> Optional[str]:
+        """Return why a device cannot take the place of one of some hardware; None if it can."""
+        if told["problem"] is not None:
+            return str(told["problem"])
+        if (there := told["environment"]["hardware"]) != hardware:
+            return f"it is {there}, not {hardware}"
+        for pair, lacking in zip(self._pairs, told["builders"], strict=True):
+            if lacking and pair not in self._lacking[hardware]:
+                return str(lacking[1])
+        return None
+
     # -------------------------------------------------------------------------------- fitness
 
-    def check(self, runner: FleetRunner) -> Optional[str]:
+    def check(self, judge: Any, hardware: str, device: str) -> Optional[str]:
         """Time the known kernel on a device, and return why it is unfit; None if it is not.
 
         Raises
@@ -319,42 +329,63 @@ class RayDistributor(Distributor):
         """
         import ray
 
-        limit = self.settings.max_deviation
-        if limit is None:
-            limit = GPU_DEVIATION if self._kind == "cuda" else float("inf")
-        best = float("inf")
+        limit, best = self._limit(), float("inf")
         for _ in range(1 + _REPEATS):
-            told = json.loads(ray.get(runner.judge.check.remote(), timeout=_CHECK_S))
+            told = json.loads(ray.get(judge.check.remote(), timeout=_CHECK_S))
             if told["memory_errors"]:
-                return f"its memory has {told['memory_errors']} uncorrected errors"
+                problem = f"its memory has {told['memory_errors']} uncorrected errors"
+                break
             best = min(best, told["seconds"])
-            off = self.fitness.record(runner.environment.hardware, runner.device, best)
+            off = self.fitness.record(hardware, device, best)
             if off is None or abs(off) <= limit:
                 return None
-        self.fitness.forget(runner.environment.hardware, runner.device)
-        return (
-            f"the known kernel takes {off:+.1%} of what it takes on its peers (at most {limit:.1%})"
-        )
+            problem = (
+                f"the known kernel takes {abs(off):.1%} {'longer' if off > 0 else 'less'} than on "
+                f"its peers (at most {limit:.1%})"
+            )
+        self.fitness.forget(hardware, device)
+        return problem
 
-    def _checked_first(self, runners: Sequence[FleetRunner]) -> list[FleetRunner]:
-        """Record a first check of all, at the same time, so that each has peers."""
+    def _limit(self) -> float:
+        """Return how far a device may be off its peers."""
+        if self.settings.max_deviation is not None:
+            return self.settings.max_deviation
+        return GPU_DEVIATION if self._kind == "cuda" else float("inf")
+
+    def _without_health(self, runners: Sequence[FleetRunner]) -> dict[Slot, str]:
+        """Return the devices that are unfit, and why."""
+        from ray.exceptions import RayError
+
+        unfit: dict[Slot, str] = {}
+        for one in self._suspects(runners):
+            try:
+                problem = self.check(one.judge, one.environment.hardware, one.device)
+            except RayError as error:
+                problem = f"its health check did not end: {_line_of(error)}"
+            if problem is not None:
+                unfit[one.slot] = problem
+                self.exclude(one.slot, one.physical)
+        return unfit
+
+    def _suspects(self, runners: Sequence[FleetRunner]) -> list[FleetRunner]:
+        """Record a first check of all, at the same time; return those that have not passed."""
         import ray
         from ray.exceptions import RayError
 
         asked = {one.judge.check.remote(): one for one in runners}
         ray.wait(list(asked), num_returns=len(asked), timeout=_CHECK_S)
+        sound = set()
         for reference, one in asked.items():
             with suppress(RayError):
                 told = json.loads(ray.get(reference, timeout=0))
                 self.fitness.record(one.environment.hardware, one.device, told["seconds"])
-        limit = self.settings.max_deviation
-        if limit is None and self._kind == "cpu":
-            return []
-        return [one for one in runners if not self._is_near(one, limit or GPU_DEVIATION)]
+                if not told["memory_errors"]:
+                    sound.add(one)
+        return [one for one in runners if one not in sound or not self._is_near(one)]
 
-    def _is_near(self, runner: FleetRunner, limit: float) -> bool:
+    def _is_near(self, runner: FleetRunner) -> bool:
         off = self.fitness.deviation(runner.environment.hardware, runner.device)
-        return off is not None and abs(off) <= limit
+        return off is not None and abs(off) <= self._limit()
 
     # ----------------------------------------------------------------------------- the run
 
@@ -380,23 +411,42 @@ class RayDistributor(Distributor):
         Parameters
         ----------
         lost : Slot
-            It is let go of, unless it is returned.
+            It is let go of if another one is returned.
         other : bool
             Prefer another one to itself.
         """
         slots = self._slots_of(cluster.list_nodes())
         with self._lock:
-            self._used.discard(lost.key)
+            taken = self._used - {lost.key} | self._excluded
             for slot in sorted(slots, key=lambda one: (one.key == lost.key) == other):
-                if slot.key not in self._used | self._excluded:
+                if slot.key not in taken:
+                    self._used.discard(lost.key)
                     self._used.add(slot.key)
                     return slot
         return None
 
-    def exclude(self, slot: Slot) -> None:
-        """Use a device no more."""
+    def exclude(self, slot: Slot, physical: str = "") -> None:
+        """Use a device no more.
+
+        Parameters
+        ----------
+        slot : Slot
+            The device.
+        physical : str
+            What it really is, if it is unfit: which GPU of a node a judge gets is up to Ray.
+        """
         with self._lock:
             self._excluded.add(slot.key)
+            if physical and slot.kind == "cuda":
+                self._unfit.add((slot.node.id, physical))
+
+    def hold_unfit(self, slot: Slot, physical: str, judge: Any) -> bool:
+        """Return whether a judge is on a GPU that is unfit; it then stays, so that no other is."""
+        with self._lock:
+            if (slot.node.id, physical) not in self._unfit:
+                return False
+            self._holding.append(judge)
+            return True
 
     def leave(self, slot: Slot) -> None:
         """Let others use a device."""
@@ -415,8 +465,12 @@ class RayDistributor(Distributor):
         """Leave the cluster, which ends all that was started there."""
         import ray
 
+        from fib_executor_ray.runner import end_judges
+
         if self.settings.devices:
             self._release()
+        if self._holding:
+            end_judges(self._holding)
         if self._mine:
             with suppress(Exception):
                 ray.shutdown()
@@ -450,8 +504,8 @@ def _resources(node: cluster.Node) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"
 
 
-def _start_problem(error: Exception) -> str:
-    """Return why a judge has not started, in a line."""
+def _line_of(error: Exception) -> str:
+    """Return the line of an error of Ray that tells most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "ModuleNotFoundError" in line or "Error:" in line]
-    return f"its judge did not start: {(telling or lines or [repr(error)])[-1]}"
+    return (telling or lines or [repr(error)])[-1]

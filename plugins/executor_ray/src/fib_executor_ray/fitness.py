@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import suppress
 from importlib import import_module
 from statistics import median
 from typing import Optional
+
+_logger = logging.getLogger(__name__)
 
 _CALLS = {"cpu": 10, "cuda": 30}
 _BATCH = 20  # calls of a GPU between two looks at the clock
@@ -45,14 +48,21 @@ def time_known_kernel(device: str) -> float:
 
 
 def memory_errors(device: str) -> int:
-    """Return how many errors a GPU's memory could not correct since the driver started."""
+    """Return how many errors a GPU's memory could not correct since the driver started.
+
+    Without ``pynvml``, which need not be there, none are seen; that is warned of.
+    """
     if device == "cpu":
         return 0
-    with suppress(Exception):  # no such library, or a GPU without ECC
-        import torch
-
+    try:
         pynvml = import_module("pynvml")
         pynvml.nvmlInit()
+    except Exception as error:  # noqa: BLE001 - no such library, or no such driver
+        _logger.warning("errors of the memory of GPUs are not looked at: %s", error)
+        return 0
+    with suppress(Exception):  # a GPU without ECC
+        import torch
+
         uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC

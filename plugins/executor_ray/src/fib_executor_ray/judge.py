@@ -13,6 +13,7 @@ import platform
 import queue
 import time
 import traceback
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, suppress
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,7 @@ from flashinfer_bench.tensors.devices import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
 
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.bench.executors.base import Candidate, Confinement
@@ -52,6 +54,7 @@ BEAT_S = 10.0
 """A judge at work says something at least so often."""
 
 TOGETHER_S = 0.002
+_LAST_WORDS_S = 1.0
 
 
 def distributions(catalog: Catalog) -> dict[str, str]:
@@ -90,13 +93,13 @@ class NodeSandbox(Sandbox):
         Its level.
     catalog : Catalog
         Where sandboxes are registered.
-    hidden : sequence of Path
+    hidden : sequence of str
         Folders of which solutions see nothing.
     """
 
-    def __init__(self, config: BenchmarkConfig, catalog: Catalog, hidden: Sequence[Path]) -> None:
+    def __init__(self, config: BenchmarkConfig, catalog: Catalog, hidden: Sequence[str]) -> None:
         super().__init__(config.sandbox, catalog)
-        self._hidden = [str(path) for path in hidden]
+        self._hidden = hidden
 
     def _confine(
         self,
@@ -144,7 +147,7 @@ def compile_solution(definition: str, solution: str, settings: str) -> str:
     config, catalog = unpack_config(given["config"]), default_catalog()
     build = Build(from_json(definition, Definition), from_json(solution, Solution))
     with closing(make_executor(catalog, given["device"])) as executor:
-        sandbox = Sandbox(config.sandbox, catalog)
+        sandbox = NodeSandbox(config, catalog, given["hidden"])
         ahead = BuildAhead(
             [build],
             executor,
@@ -180,7 +183,9 @@ class Judge:
         self._records: dict[str, Any] = {}
         self._stack = ExitStack()
         self._stack.callback(self._store.close)
+        self._hidden = [str(self._store.folder)]
         self._runner: Optional[PersistentRunner | IsolatedRunner] = None
+        self._work: Optional[Future[None]] = None
         self._built: set[str] = set()
         self._count = 0
         self._doing: dict[str, Any] = {}
@@ -197,8 +202,9 @@ class Judge:
         Returns
         -------
         str
-            JSON: ``python``, ``distributions``, ``environment``; ``problem`` if nothing can be
-            judged here; and ``builders``: for each of the `languages`, what is missing or None.
+            JSON: ``python``, ``distributions``, ``environment``; ``physical``, which device it
+            really is; ``problem`` if nothing can be judged here; and ``builders``: for each of the
+            `languages`, what is missing or None.
         """
         told: dict[str, Any] = {
             "python": platform.python_version(),
@@ -209,6 +215,7 @@ class Judge:
             self._begin()
             assert self._runner is not None
             told["environment"] = json.loads(to_json(self._runner.environment, indent=None))
+            told["physical"] = physical_name(self._device)
             self._catalog.select_builder("python", None, device=self._device)
         except FibError as error:
             told["problem"] = " ".join(str(error).split())
@@ -220,10 +227,10 @@ class Judge:
         executor = make_executor(catalog, self._device)
         self._stack.callback(executor.close)
         executor.begin()
-        hidden = [self._store.folder]
         if self._job["dataset"] and (shared := Path(self._job["dataset"])).is_dir():
-            hidden += [path for name in FOLDERS if (path := shared / name).is_dir()]
-        sandbox = NodeSandbox(config, catalog, hidden)
+            folders = (shared / name for name in FOLDERS)
+            self._hidden += [str(path) for path in folders if path.is_dir()]
+        sandbox = NodeSandbox(config, catalog, self._hidden)
         self._stack.callback(sandbox.tidy)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
         runner = kind(self._device, executor=executor, catalog=catalog, sandbox=sandbox)
@@ -328,7 +335,7 @@ class Judge:
                 self._doing = {}
                 messages.put(None)
 
-        in_thread("fib-judge", judge)
+        self._work = in_thread("fib-judge", judge)
         going_on = True
         while going_on:
             lines: list[str] = []
@@ -418,6 +425,7 @@ class Judge:
             {
                 "config": self._job["config"],
                 "device": self._device,
+                "hidden": self._hidden,
                 "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
             }
         )
@@ -439,9 +447,11 @@ class Judge:
         )
 
     def close(self) -> None:
-        """End all processes, and undo what was done to the device."""
-        if self._runner is not None and self._runner.ahead is not None:
-            self._runner.ahead.close()
+        """End what is going on, and undo what was done to the device; idempotent."""
+        if self._runner is not None:
+            self._runner.interrupt()
+        if self._work is not None:
+            wait([self._work], timeout=_LAST_WORDS_S)
         self._stack.close()
 
 

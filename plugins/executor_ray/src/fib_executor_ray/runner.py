@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 import ray
@@ -16,7 +17,7 @@ from ray.exceptions import RayError
 from fib_executor_ray.judge import BEAT_S
 from fib_executor_ray.wire import unpack_error
 from flashinfer_bench.bench.evaluation import NotEvaluated
-from flashinfer_bench.bench.pool import RunInterrupted
+from flashinfer_bench.bench.pool import RunInterrupted, in_thread
 from flashinfer_bench.data import Environment, Evaluation
 from flashinfer_bench.data.blobs import fetch_if_pointer, present_blob
 from flashinfer_bench.data.json_codec import from_json, to_json
@@ -24,11 +25,13 @@ from flashinfer_bench.errors import RunnerFatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from fib_executor_ray.distributor import RayDistributor, Slot
     from flashinfer_bench.bench.config import BenchmarkConfig
     from flashinfer_bench.data import Definition, Solution, Workload
+    from flashinfer_bench.errors import FibError
 
 _logger = logging.getLogger(__name__)
 
@@ -37,10 +40,21 @@ _ATTEMPTS = 3  # in which nothing was evaluated, or with the same solution
 _POLL_S = 1.0
 _PATIENCE_S = 30.0
 _CLOSE_S = 2.0
+_SEND_S = 600.0  # a content, which may be large
 
 
 class JudgeLost(Exception):
     """A judge has ended, or does not answer."""
+
+
+def end_judges(judges: Sequence[Any]) -> None:
+    """Have judges undo what they did to their devices, and kill them; does not raise."""
+    with suppress(Exception):
+        closed = [one.close.options(concurrency_group="status").remote() for one in judges]
+        ray.wait(closed, num_returns=len(closed), timeout=_CLOSE_S)
+    for one in judges:
+        with suppress(Exception):
+            ray.kill(one)
 
 
 class FleetRunner:
@@ -61,6 +75,8 @@ class FleetRunner:
     ----------
     device : str
         Its name in messages: ``node-a/cuda:0``.
+    physical : str
+        What it really is: which GPU of the node, by its UUID.
     environment : Environment
         Hardware and libraries.
     interrupted : bool
@@ -69,10 +85,12 @@ class FleetRunner:
 
     def __init__(self, fleet: RayDistributor, slot: Slot, judge: Any, told: dict[str, Any]) -> None:
         self._fleet, self.slot, self.judge = fleet, slot, judge
-        self.device = slot.name
+        self.device, self.physical = slot.name, str(told["physical"])
         self.environment = from_json(json.dumps(told["environment"]), Environment)
         self.interrupted = False
         self._stop = threading.Event()
+        self._ending: Optional[Future[None]] = None
+        self._closed = False
         self._checked = time.monotonic()
 
     def evaluate_each(
@@ -100,7 +118,7 @@ class FleetRunner:
                     self._check()
                 for head, body in self._evaluate(definition, workload, left[:], blobs):
                     if "error" in head:
-                        raise unpack_error(head["error"], self.device)
+                        raise self._error(head["error"])
                     if (solution := head.get("started")) is not None:
                         doing = solution
                         on_start(solution)
@@ -133,6 +151,11 @@ class FleetRunner:
                         f"{self.device}: the judge was lost {failed} times in a row: {what}"
                     ) from error
 
+    def _error(self, packed: dict[str, Any]) -> FibError:
+        if self.interrupted:  # which is why
+            return RunInterrupted(f"the run ended while {self.device} worked")
+        return unpack_error(packed, self.device)
+
     def _evaluate(
         self,
         definition: Definition,
@@ -148,12 +171,12 @@ class FleetRunner:
             "workload": json.loads(to_json(workload, indent=None)),
             "blobs": blobs,
         }
-        judge = self.judge
+        judge, answer = self.judge, partial(ray.get, timeout=_SEND_S)
         contents.send(
             self.slot.node.id,
             [work["definition"], *work["solutions"], *blobs.values()],
-            lambda paths: json.loads(ray.get(judge.missing.remote(json.dumps(paths)))),
-            lambda digest, references: ray.get(judge.keep.remote(digest, references)),
+            lambda paths: json.loads(answer(judge.missing.remote(json.dumps(paths)))),
+            lambda digest, references: answer(judge.keep.remote(digest, references)),
         )
         stream = judge.evaluate.options(num_returns="streaming").remote(json.dumps(work))
         while True:
@@ -193,8 +216,9 @@ class FleetRunner:
             If the device is unfit.
         """
         self._checked = time.monotonic()
-        problem = self._fleet.check(self)
+        problem = self._fleet.check(self.judge, self.environment.hardware, self.device)
         if problem is not None:
+            self._fleet.exclude(self.slot, self.physical)
             raise RunnerFatalError(
                 f"{self.device} is drained: {problem}", hint="others do what is left"
             )
@@ -217,12 +241,12 @@ class FleetRunner:
         RunInterrupted
             If the run ends meanwhile.
         """
-        fleet, wait_s = self._fleet, self._fleet.settings.wait_s
-        if fleet.has_peers(self):  # which may do what this one holds
-            wait_s = min(wait_s, _PATIENCE_S)
-        deadline = time.monotonic() + wait_s
+        fleet, began = self._fleet, time.monotonic()
         failed = False
         while True:
+            wait_s = fleet.settings.wait_s
+            if fleet.has_peers(self):  # which may do what this one holds
+                wait_s = min(wait_s, _PATIENCE_S)
             slot = fleet.take_slot(self.slot, other=failed)
             if slot is not None:
                 self.slot = slot
@@ -235,7 +259,7 @@ class FleetRunner:
                 failed = True
             if self.interrupted:
                 raise RunInterrupted(f"the run ended while {self.device} was replaced")
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > wait_s:
                 raise RunnerFatalError(
                     f"{self.device} is lost, and no other {self.environment.hardware} was free "
                     f"within {wait_s:.0f} s",
@@ -250,36 +274,40 @@ class FleetRunner:
         if self.interrupted:  # whoever said so may have come before
             return False
         told = fleet.described(self.judge, wait_s)
-        problem = told["problem"]
-        if problem is None and told["environment"]["hardware"] != hardware:
-            problem = f"it is {told['environment']['hardware']}, not {hardware}"
+        problem, physical = fleet.unlike(told, hardware), ""
+        if problem is None:
+            physical = told["physical"]
+            if fleet.hold_unfit(slot, physical, self.judge):
+                self.judge = None  # the next one gets another GPU of the node
+                return False
+            if slot.name != self.device:
+                fleet.fitness.forget(hardware, self.device)
+            problem = fleet.check(self.judge, hardware, slot.name)
         if problem is not None:
             _logger.warning("%s is not used: %s", slot.name, problem)
-            fleet.exclude(slot)
+            fleet.exclude(slot, physical)
             return False
         if slot.name != self.device:
             _logger.warning("%s is replaced by %s", self.device, slot.name)
-            fleet.fitness.forget(hardware, self.device)
-            self.device = slot.name
-            self._check()
+        self.device, self.physical, self._checked = slot.name, physical, time.monotonic()
         return True
 
     def interrupt(self) -> None:
-        """Kill the judge, from another thread."""
+        """End the judge, from another thread, without waiting for that."""
         self.interrupted = True
         self._stop.set()
         judge = self.judge
-        if judge is not None:
-            with suppress(RayError, ValueError):
-                ray.kill(judge)
+        if judge is not None and self._ending is None:
+            self._ending = in_thread("fib-end", end_judges, [judge])
 
     def close(self) -> None:
         """End the judge; idempotent, does not raise."""
-        judge, self.judge = self.judge, None
-        if judge is None:
+        if self._closed:
             return
-        with suppress(Exception):
-            if not self.interrupted:
-                ray.wait([judge.close.remote()], timeout=_CLOSE_S)
-            ray.kill(judge)
+        self._closed = True
+        judge, self.judge = self.judge, None
+        if self._ending is not None:
+            self._ending.result()
+        elif judge is not None:
+            end_judges([judge])
         self._fleet.leave(self.slot)
