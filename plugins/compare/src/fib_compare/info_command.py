@@ -56,7 +56,9 @@ def info(as_json: AsJson = False) -> None:
 
 def _told(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={one}" for name, one in value.items()) or "none"
+        # Of a plugin, what is not said is well.
+        told = (f"{name}={one.removesuffix(' ok')}" for name, one in value.items())
+        return ", ".join(told) or "none"
     if isinstance(value, list):
         return "; ".join(f"{count} x {one}" for one, count in Counter(value).items())
     return str(value)
