@@ -54,6 +54,8 @@ class Sandbox:
         Where sandboxes are registered; by default what is installed.
     dataset : Path, optional
         One of which solutions see nothing, so that they cannot hold the locks of its files.
+    hidden : sequence of str
+        Folders of which neither solutions nor compilers see anything.
 
     Raises
     ------
@@ -67,9 +69,11 @@ class Sandbox:
         catalog: Optional[Catalog] = None,
         *,
         dataset: Optional[Path] = None,
+        hidden: Sequence[str] = (),
     ) -> None:
         self.level = level
         self._dataset = dataset and dataset.absolute()
+        self._hidden = hidden
         self._method = None
         if level != "off":
             self._method = pick_sandbox(catalog, tell=partial(logger.warning, "%s"))
@@ -175,6 +179,7 @@ class Sandbox:
         device: Optional[str],
         hidden: Sequence[str] = (),
     ) -> Confinement:
+        hidden = [*hidden, *self._hidden]
         done = candidate.confine(writable, hidden=hidden, timeout_s=_CONFINE_TIMEOUT_S)
         if self.level == "strict":
             self._require_all(done, device)

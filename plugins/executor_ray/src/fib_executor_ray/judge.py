@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from flashinfer_bench.bench.config import BenchmarkConfig
-    from flashinfer_bench.bench.executors.base import Candidate, Confinement
 
 _logger = logging.getLogger(__name__)
 
@@ -82,33 +80,6 @@ class Warnings(logging.Handler):
             while True:
                 found.append(self._texts.get_nowait())
         return found
-
-
-class NodeSandbox(Sandbox):
-    """Also hides what the node keeps for all, and the dataset itself where the node sees it.
-
-    Parameters
-    ----------
-    config : BenchmarkConfig
-        Its level.
-    catalog : Catalog
-        Where sandboxes are registered.
-    hidden : sequence of str
-        Folders of which solutions see nothing.
-    """
-
-    def __init__(self, config: BenchmarkConfig, catalog: Catalog, hidden: Sequence[str]) -> None:
-        super().__init__(config.sandbox, catalog)
-        self._hidden = hidden
-
-    def _confine(
-        self,
-        candidate: Candidate,
-        writable: Sequence[str],
-        device: Optional[str],
-        hidden: Sequence[str] = (),
-    ) -> Confinement:
-        return super()._confine(candidate, writable, device, [*hidden, *self._hidden])
 
 
 class TaskBuilds(BuildAhead):
@@ -147,7 +118,7 @@ def compile_solution(definition: str, solution: str, settings: str) -> str:
     config, catalog = unpack_config(given["config"]), default_catalog()
     build = Build(from_json(definition, Definition), from_json(solution, Solution))
     with closing(make_executor(catalog, given["device"])) as executor:
-        sandbox = NodeSandbox(config, catalog, given["hidden"])
+        sandbox = Sandbox(config.sandbox, catalog, hidden=given["hidden"])
         ahead = BuildAhead(
             [build],
             executor,
@@ -230,7 +201,7 @@ class Judge:
         if self._job["dataset"] and (shared := Path(self._job["dataset"])).is_dir():
             folders = (shared / name for name in FOLDERS)
             self._hidden += [str(path) for path in folders if path.is_dir()]
-        sandbox = NodeSandbox(config, catalog, self._hidden)
+        sandbox = Sandbox(config.sandbox, catalog, hidden=self._hidden)
         self._stack.callback(sandbox.tidy)
         kind = IsolatedRunner if config.use_isolated_runner else PersistentRunner
         runner = kind(self._device, executor=executor, catalog=catalog, sandbox=sandbox)
