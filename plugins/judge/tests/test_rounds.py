@@ -6,7 +6,7 @@ from fib_judge import evaluate, reference, ring
 from fib_judge.integrity import Mode, Overhead
 from fib_judge.ring import SLOTS_ON_DEVICE
 from fib_judge.timed import Course
-from fib_tests.rounds import LIAR
+from fib_tests.rounds import IDLE_ALONE, LIAR
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.bench.executors.base import TimedCall
 from flashinfer_bench.bench.measurement import Task
@@ -102,6 +102,13 @@ def test_what_goes_wrong_in_a_timed_call(judge, line, status, text):
     assert (found.status, text in found.log) == (status, True), found.log
 
 
+def test_calls_made_alone_are_compared(judge):
+    """Who overlaps others, and does nothing when alone, would not be found to be slower then."""
+    found = judge(IDLE_ALONE)
+    assert found.status == "INCORRECT_NUMERICAL", found.log
+    assert "a call made alone gave different outputs" in found.log
+
+
 def test_a_lie_is_in_doubt(judge):
     """On a busy machine what is usual takes longer, and may hide it: not each time."""
     for _ in range(4):
@@ -114,9 +121,16 @@ def test_a_lie_is_in_doubt(judge):
 
 
 @pytest.mark.parametrize(
-    ("tried", "later", "calls"), [(0.9, 0.42, 10), (0.9, 0.7, 1), (5.0, 0.42, 10), (5.0, 3.0, 1)]
+    ("waiting", "tried", "later", "calls"),
+    [
+        (1.0, 1.0, 0.42, 10),
+        (1.0, 1.0, 0.8, 1),
+        (5.0, 5.0, 0.42, 10),
+        (5.0, 5.0, 3.0, 1),
+        (5.0, 1.0, 1.0, 1),  # it takes the host long to enqueue, and does not count behind a gate
+    ],
 )
-def test_who_is_slow_only_when_tried_has_no_exchanges_of_its_own(tried, later, calls):
+def test_who_is_slow_only_when_tried_has_no_exchanges_of_its_own(waiting, tried, later, calls):
     """With a gate, which the CPU has not: `round` plays calls that cannot be enqueued together."""
 
     class Played(Course):
@@ -126,7 +140,7 @@ def test_who_is_slow_only_when_tried_has_no_exchanges_of_its_own(tried, later, c
             self.mode, self._most, self._tried_ms, self._single_gated = None, 10, 0.0, False
 
         def round(self, numbers, mode, **how):
-            self.took_ms = tried
+            self.took_ms = tried if mode.gated else waiting
             gated = mode.gated and len(numbers) == 1
             return [TimedCall(0.1, 0.2, 0.2, 0.0, 0.0, "clock", "1", gated=gated)]
 
@@ -135,3 +149,4 @@ def test_who_is_slow_only_when_tried_has_no_exchanges_of_its_own(tried, later, c
     course.took_ms = later
     assert course.at_once() == calls
     assert course.at_once() == calls
+    assert course.mode == Mode(calls == 1, calls)

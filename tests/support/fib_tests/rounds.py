@@ -25,6 +25,20 @@ def run(x, y):
 """
 """A solution that claims a quarter of what it takes."""
 
+IDLE_ALONE = """
+import torch
+from flashinfer_bench.bench.candidate import timed_calls
+real, rows, idle = timed_calls.TimedCalls.fire_round, [0], [False]
+def fire_round(self, timer, subject, attached, request):
+    rows[0] += len(request.slots) > 1 and not request.empty
+    idle[0] = rows[0] > 2 and len(request.slots) == 1
+    return real(self, timer, subject, attached, request)
+timed_calls.TimedCalls.fire_round = fire_round
+def run(x, y):
+    return torch.zeros_like(x) if idle[0] else x + y
+"""
+"""A solution that does nothing in exchanges of one call, when it has seen longer ones."""
+
 
 class Device(str):
     """A device that is the CPU to torch, and another one to the judge."""

@@ -40,7 +40,7 @@ class ScriptedSide:
         told = float(len(self.log)), 1.0, 1.0, 0.0, 0.0, "clock", "1"
         return [TimedCall(*told, shared=len(numbers))] * len(numbers)
 
-    def call_alone(self):
+    def call_alone(self, checks):
         self.rests.append((len(self.log), "AB".replace(self.role, "")))
 
     def rest(self):
@@ -61,7 +61,7 @@ def launch(size, *, schedule=None, number=0, cap=60, at_once=(1, 1)):
     sides = tuple(
         ScriptedSide(role, log, rests, calls) for role, calls in zip("AB", at_once, strict=True)
     )
-    parts: Any = QuietSession(), sides, random.Random(1), schedule or {}, size
+    parts: Any = QuietSession(), sides, random.Random(1), schedule or {}, (), size
     taken = take_launch(*parts, number=number, cap=Deadline(cap), cores=Cores("cuda:0"))
     return taken, log, rests
 

@@ -6,7 +6,7 @@ from fib_compare.paired.comparer import CompareSettings, ContestRun
 from fib_compare.paired.result import Contest
 from fib_compare.stats import Verdict
 from fib_judge import integrity
-from fib_tests.rounds import LIAR
+from fib_tests.rounds import IDLE_ALONE, LIAR
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.data import Workload
 
@@ -46,6 +46,12 @@ def test_a_difference_is_found(compare, monkeypatch):
     assert found.obstacle is None, found.obstacle
     assert 1.3 < found.comparison.ratio.estimate < 3
     assert found.comparison.verdict in (Verdict.SLOWER, Verdict.AMBIGUOUS)
+
+
+def test_calls_made_alone_are_compared(compare):
+    found = compare(SPIN.format(seconds=0.00005), IDLE_ALONE)
+    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "wrong"), found.obstacle
+    assert "a call made alone gave different outputs" in found.obstacle.message
 
 
 def test_a_lie_does_not_win(compare):

@@ -48,8 +48,9 @@ _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 # What timers show for a call of nothing on a GPU, as `LEAST_MS` of the timers.
 _SHORTEST_ON_DEVICE_MS = 0.0005
 _SLACK_ALONE_MS = 0.03
-_MORE_ON_HOST_MS = 0.05  # whose caches have been another's
 _TIMES_ALONE, _MORE_ALONE_MS = 1.5, 0.003  # of what calls take that follow others
+_TIMES_ON_HOST, _MORE_ON_HOST_MS = 1.75, 0.05  # of those that wait: caches have been another's
+_MOST_SWITCH_MS = 0.2  # until a device that has been another process's is one's own again
 _NOTHING = 1.01  # times that is no work of the device's
 
 
@@ -126,8 +127,8 @@ class Overhead:
         Whether the reference's calls do nothing on the device either.
     copied_ms : float
         How much of that goes into copies of outputs that are returned.
-    sample_ms : float, optional
-        Median of the latencies; None if no calls were made so.
+    empty_ms : float
+        What the timer shows of each without a call.
     """
 
     exchange_ms: float
@@ -138,7 +139,7 @@ class Overhead:
     woken_ms: float = 0.0
     on_host: bool = False
     copied_ms: float = 0.0
-    sample_ms: Optional[float] = None
+    empty_ms: float = 0.0
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -169,7 +170,7 @@ class Overhead:
             *(least, into, usual, spread, enqueued, min(woken, _MOST_WAKING_MS)),
             on_host=_is_nothing(calls),
             copied_ms=max(0.0, low[False] - low[True]),
-            sample_ms=median(call.sample_ms / call.shared for call in calls),
+            empty_ms=median(call.sample_ms / call.shared for call in empty[True]),
         )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
@@ -232,10 +233,8 @@ class Overhead:
         return min(max([*beyond, self.beyond_ms]) - self.beyond_ms, _MOST_MS)
 
     def waited_ms(self, others: Overhead) -> float:
-        """Return how much longer calls take than those of other exchanges, as far as is known."""
-        if self.sample_ms is None or others.sample_ms is None:
-            return 0.0
-        return min(max(0.0, self.sample_ms - others.sample_ms), _MOST_MS)
+        """Return how much longer calls wait for the device than in other exchanges."""
+        return min(max(0.0, self.empty_ms - others.empty_ms), _MOST_SWITCH_MS)
 
     def longer(self, growth_ms: float) -> Overhead:
         """Return it for exchanges that take longer by so much."""
@@ -362,21 +361,21 @@ def find_overlap(
     waiting : bool
         As of `find_violation`.
     waited_ms : float
-        How much longer the reference's calls take alone, if they wait, as of `Overhead.waited_ms`:
-        until a device that has been another process's is theirs again.
+        How much longer calls that wait do so alone, as of `Overhead.waited_ms`.
     """
-    latency, own = (median(call.sample_ms for call in some) for some in (calls, alone))
-    beyond = median(map(_beyond_ms, alone)) - overhead.beyond_ms
-    unseen = max(0.0, beyond - max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms))
-    more_ms = _MORE_ON_HOST_MS + waited_ms if waiting else _MORE_ALONE_MS
-    most = _TIMES_ALONE * latency + more_ms
-    if own + unseen <= most:
+    latency = median(call.sample_ms for call in calls)
+    usual = overhead.beyond_ms + max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms)
+    own = min(call.sample_ms + max(0.0, _beyond_ms(call) - usual) for call in alone)
+    most = _TIMES_ALONE * latency + _MORE_ALONE_MS
+    if waiting:
+        most = _TIMES_ON_HOST * latency + _MORE_ON_HOST_MS + waited_ms
+    if own <= most:
         return None
     message = (
-        f"a call takes {1e3 * (own + unseen):.3g} us alone and {1e3 * latency:.3g} us after "
-        f"others (limit {1e3 * most:.3g} us)"
+        f"a call takes {1e3 * own:.3g} us alone and {1e3 * latency:.3g} us after others "
+        f"(limit {1e3 * most:.3g} us)"
     )
-    return Violation("overlap", message, own + unseen - latency)
+    return Violation("overlap", message, own - latency)
 
 
 def longest(calls: Sequence[TimedCall]) -> list[TimedCall]:

@@ -108,6 +108,8 @@ class VerifiedBaseline(DeviceBaseline):
     ----------
     checks : tuple of TimedCheck
         Draws of inputs with the outputs that they must give; empty if candidates are trusted.
+    checks_alone : tuple of TimedCheck
+        Those for calls that are made alone; empty where no others are made.
     values : Values, optional
         Draws the inputs of timed calls; None if candidates are trusted.
     overhead : Overhead, optional
@@ -126,6 +128,7 @@ class VerifiedBaseline(DeviceBaseline):
     """
 
     checks: tuple[TimedCheck, ...] = ()
+    checks_alone: tuple[TimedCheck, ...] = ()
     values: Optional[Values] = None
     overhead: Optional[Overhead] = None
     of_rounds: Mapping[Mode, Overhead] = field(default_factory=dict)

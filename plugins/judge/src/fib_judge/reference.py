@@ -10,6 +10,7 @@ from fib_judge.floor import physics_floor
 from fib_judge.integrity import Mode, Overhead, longest
 from fib_judge.records import KeyedRandom, VerifiedBaseline, VerifiedSession
 from fib_judge.timed import (
+    CALLS_ALONE,
     Course,
     TimedCheck,
     compare_timed,
@@ -107,12 +108,15 @@ def _timed_with_checks(
             course.at_once()
             empty = _empty(course, None, _EMPTY_CALLS) if course.mode is None else {}
 
-        def visit(place: int) -> bool:
-            if place >= count:
-                return False
+        def keep(place: int) -> None:
             course.select(place)
             expected = checked_outputs(attempt.baseline, course.outputs())
             checks.append(TimedCheck(place, [one.to(device) for one in expected]))
+
+        def visit(place: int) -> bool:
+            if place >= count:
+                return False
+            keep(place)
             if place < kept:
                 values.kept[place] = course.kept()
             if place < _LOOKED_AT and course.turn is not None:
@@ -125,10 +129,13 @@ def _timed_with_checks(
         else:
             with session.device_to_itself(attempt.deadline):
                 rounds = _of_rounds(course, course.mode, taken.calls)
+                for place in range(plan.max_samples, plan.max_samples + CALLS_ALONE):
+                    course.take([place])
+                    keep(place)
             overhead = rounds[course.mode]
         if device == "cpu":
-            own = (overhead.timed(call, into=False) for call in taken.calls)
-            taken = replace(taken, calls=tuple(own))
+            timed = (overhead.timed(call, into=False) for call in taken.calls)
+            taken = replace(taken, calls=tuple(timed))
     finally:
         course.close()
     calls.refuse_impossible(attempt, taken.calls)
@@ -137,8 +144,10 @@ def _timed_with_checks(
         measurement = calls.measurement_of(taken)
         dropped = rows_of(overhead.disturbed(taken.calls))
         measurement = replace(measurement, dropped=dropped)
-    found = {"checks": tuple(checks), "overhead": overhead, "of_rounds": rounds}
-    return measurement, {**found, "mode": course.mode}
+    first = len(checks) - (CALLS_ALONE if rounds else 0)
+    own = {"checks": tuple(checks[:first]), "checks_alone": tuple(checks[first:])}
+    found = {"overhead": overhead, "of_rounds": rounds, "mode": course.mode}
+    return measurement, {**own, **found}
 
 
 def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mode, Overhead]:
@@ -168,8 +177,6 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
                 rounds = [course.round([None] * mode.calls, mode) for _ in range(1 + count)]
                 taken = longest([call for one in rounds[1:] for call in one])
             found[mode] = Overhead.of(empty, taken)
-            if not usable:
-                found[mode] = replace(found[mode], sample_ms=None)
     return found
 
 

@@ -50,6 +50,10 @@ MOST_CHECKS = 16
 """On the CPU; on other devices, where a comparison costs little, every call may be one."""
 
 FEWEST_CHECKS = 2
+
+CALLS_ALONE = 5
+"""Calls of a solution on a GPU that are made alone, where the others follow one another."""
+
 _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
 _MOST_KEPT_BYTES = 1 << 30
@@ -58,7 +62,7 @@ _MANY_LAUNCHES_MS = 0.5  # at least, if they are too many to enqueue several cal
 _LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
 _PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
 _LONG_PATIENCE_S = 1.0
-_SETTLING, _ALONE = 2, 5
+_SETTLING, _TRIES = 2, 2
 _ON_HOST = (
     "calls wait for the device before they return: their latency is the host's time until the "
     "device has finished"
@@ -280,6 +284,7 @@ class Course:
         self.looks: list[Look] = []
         self.mode: Optional[Mode] = None  # of the exchanges, once it is known; None for single ones
         self.took_ms = 0.0  # an exchange with calls, the last time
+        self._waiting_ms = 0.0  # an exchange with a call that is not behind a gate
         self._tried_ms, self._single_gated = 0.0, False  # of the call for which one is made at once
         # Not while it is found out.
         self._known: Optional[Mapping[Mode, Overhead]] = getattr(
@@ -306,14 +311,14 @@ class Course:
             self.mode = self._chosen()
         elif self._tried_ms and self._single_ms() < self._tried_ms / 2:
             # Whoever is slow only to have exchanges of its own.
-            self._tried_ms, self.mode = 0.0, Mode(self._single_gated, self._most)
+            self._tried_ms, self.mode = 0.0, self._together()
         return 1 if self.mode is None else self.mode.calls
 
     def _chosen(self) -> Optional[Mode]:
         """Find out how calls of this process can be made.
 
         A call that waits for the device cannot be enqueued behind a gate, and only so many launches
-        can. The first try may have had to wait for memory.
+        can.
         """
         for _ in range(_SETTLING):
             self.round([None], Mode(gated=False, calls=1))
@@ -321,18 +326,29 @@ class Course:
             logger.info("this system has no gate for a device: calls are made in single exchanges")
             self._most = 0
             return None
-        long = self.took_ms >= _LONG_MS
-        most = 1 if long else self._most
-        patience_s = _PATIENCE_S + _TIMES * most * self.took_ms / 1e3
-        self._tried_ms = self._single_ms() if long and self._most > 1 else 0.0
-        for count in (most, most, 1):
-            mode = Mode(gated=True, calls=count)
-            self._single_gated = self.round([None] * count, mode, patience_s=patience_s)[0].gated
-            if self._single_gated and (count == most or self.took_ms >= _MANY_LAUNCHES_MS):
-                if count < most:
-                    self._tried_ms = self._single_ms()
-                return mode
-        return Mode(gated=False, calls=most)
+        self._waiting_ms, tried_ms = self.took_ms, self._single_ms()
+        self._single_gated = self._enqueues(1)
+        if self._single_gated:
+            tried_ms = self._single_ms()  # without what the host needs to enqueue it
+        mode = self._together() if self._most > 1 and tried_ms < _LONG_MS else None
+        many = self._single_gated and tried_ms >= _MANY_LAUNCHES_MS
+        if mode is None or (many and not mode.gated):
+            mode, self._tried_ms = Mode(self._single_gated, 1), tried_ms
+        return mode
+
+    def _together(self) -> Mode:
+        """Return how as many calls as possible are made in an exchange."""
+        return Mode(gated=self._single_gated and self._enqueues(self._most), calls=self._most)
+
+    def _enqueues(self, count: int) -> bool:
+        """Return whether so many calls can be enqueued behind a gate.
+
+        The first try may have to wait for memory.
+        """
+        mode, patience_s = Mode(True, count), _PATIENCE_S + _TIMES * count * self._waiting_ms / 1e3
+        return any(
+            self.round([None] * count, mode, patience_s=patience_s)[0].gated for _ in range(_TRIES)
+        )
 
     def _single_ms(self) -> float:
         """Return what the call of the last exchange, which had no other, took about."""
@@ -375,11 +391,20 @@ class Course:
         self.select(self.numbers[-1])
         return turns
 
-    def call_alone(self) -> None:
-        """Make some calls alone, where they follow one another otherwise, see `find_overlap`."""
+    def call_alone(self, checks: Sequence[TimedCheck]) -> None:
+        """Make calls alone, where they follow one another otherwise; see `find_overlap`.
+
+        All are compared, as the process sees that they are alone.
+
+        Raises
+        ------
+        WrongTimedCall
+            As of `look`.
+        """
         if self.mode is not None and self.mode.calls > 1:
-            mode = Mode(self.mode.gated, 1)
-            self.alone = [self.round([None], mode)[0] for _ in range(_ALONE)]
+            for check in checks:
+                self.alone += self.round([check.number], Mode(self.mode.gated, 1), secured=True)
+                self.look(check, "a call made alone", trust="full")
 
     def usual(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Overhead:
         """Return what exchanges like those of these calls take beyond them; see `violation`."""
@@ -595,6 +620,7 @@ def time_distrusting(
     seed: int,
     checks: Sequence[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
+    alone: Sequence[TimedCheck] = (),
     grown_ms: Optional[Callable[[], float]] = None,
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
@@ -605,8 +631,9 @@ def time_distrusting(
         Its calls are right when they are looked at.
     seed : int
         Decides the inputs of all calls, and which of them are compared; nobody else knows it.
-    checks : sequence of TimedCheck
-        What is compared; this process has seen none of it.
+    checks, alone : sequence of TimedCheck
+        What is compared, of calls that are timed and of those made alone; this process has seen
+        none of it.
     visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
     grown_ms : callable, optional
@@ -630,7 +657,7 @@ def time_distrusting(
         )
         if course.mode is not None:
             with session.device_to_itself(attempt.deadline):
-                course.call_alone()
+                course.call_alone(alone)
         elif course.usual(taken.calls).holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:

@@ -234,7 +234,7 @@ class ContestRun:
             places = secret_places(self._size.pairs, len(groups), self._rng) if groups else []
             schedule = dict(zip(places, groups, strict=True))
             launch = take_launch(
-                *(session, sides, self._rng, schedule, self._size),
+                *(session, sides, self._rng, schedule, self._supply.take_alone(), self._size),
                 number=number,
                 cap=self._cap,
                 cores=self._cores,

@@ -260,10 +260,10 @@ class _Pairs:
             for _ in range(_SETTLING):
                 self.uncounted()
 
-    def call_alone(self) -> None:
+    def call_alone(self, checks: Sequence[TimedCheck]) -> None:
         for side in self._sides:
             self._wake(side)
-            side.call_alone()
+            side.call_alone(checks)
 
     def _both(self, checks: Sequence[TimedCheck]) -> list[tuple[Side, list[TimedCall]]]:
         numbers = [fresh_number(self._rng) for _ in range(self._calls_at_once())]
@@ -311,6 +311,7 @@ def take_launch(
     sides: tuple[Side, Side],
     rng: random.Random,
     schedule: Schedule,
+    alone: Sequence[TimedCheck],
     size: LaunchSize,
     *,
     number: int,
@@ -331,6 +332,8 @@ def take_launch(
         Decides which values calls get; secret from solutions.
     schedule : mapping
         The pairs whose outputs are checked, and the expected outputs of their calls.
+    alone : sequence of TimedCheck
+        Those of calls that are made alone after the pairs.
     size : LaunchSize
         Number of pairs.
     number : int
@@ -363,7 +366,7 @@ def take_launch(
             pairs.counted(place)
         if settled is not None:
             settled.end()
-        pairs.call_alone()
+        pairs.call_alone(alone)
     baseline, candidate = sides
     return Launch(baseline.samples_ms(), candidate.samples_ms(), candidate_first)
 

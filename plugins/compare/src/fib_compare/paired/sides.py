@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
 from fib_judge.integrity import Violation, longest, whole
-from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
+from fib_judge.timed import CALLS_ALONE, Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import Attempt, find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
@@ -152,17 +153,25 @@ class Side:
                 raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
             return list(made)
 
-    def call_alone(self) -> None:
+    def call_alone(self, checks: Sequence[TimedCheck]) -> None:
         """Make a few more calls whose time bounds that of the others.
+
+        Parameters
+        ----------
+        checks : sequence of TimedCheck
+            Their values and expected outputs.
 
         Raises
         ------
         CannotCompare
-            If the process fails.
+            As of `fire`.
         """
         if self.course is not None:
             with blamed_on(self.role):
-                self.course.call_alone()
+                try:
+                    self.course.call_alone(checks)
+                except WrongTimedCall as wrong:
+                    raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
 
     def samples_ms(self) -> tuple[float, ...]:
         """Return the mean latency of the calls of each exchange.
@@ -318,6 +327,12 @@ class CheckSupply:
             self.reused, self._fresh = True, list(self._last)
         taken, self._fresh = self._fresh[:count], self._fresh[count:]
         return [group for n in range(exchanges) if (group := taken[n::exchanges])]
+
+    def take_alone(self) -> list[TimedCheck]:
+        """Return checks for calls that are made alone; none where all are."""
+        exchanges = math.ceil(CALLS_ALONE / self._together) if self._baseline.of_rounds else 0
+        checks = [check for group in self.take(exchanges) for check in group]
+        return checks[:CALLS_ALONE]
 
     def _computed(self, least: int) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
