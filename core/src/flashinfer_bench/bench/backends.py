@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Optional, Protocol
 
+from flashinfer_bench import env
 from flashinfer_bench.bench.executors.base import Executor
 from flashinfer_bench.errors import CapabilityError, PluginLoadError
 
@@ -159,6 +160,17 @@ def choose_devices(device: Optional[str]) -> list[str]:
             hint="use --device cpu, or check the driver and CUDA_VISIBLE_DEVICES",
         )
     return [name]
+
+
+def likely_devices(device: Optional[str]) -> list[str]:
+    """Return what `choose_devices` will probably return, without importing torch."""
+    from flashinfer_bench.tensors import nvidia_gpus
+
+    if device is not None:
+        return ["cuda:0" if part == "cuda" else part for part in device.split(",")]
+    visible, count = env.cuda_visible_devices(), len(nvidia_gpus())
+    count = count if visible is None else min(count, len(visible))
+    return [f"cuda:{index}" for index in range(count)] or ["cpu"]
 
 
 def make_executor(catalog: Catalog, device: str, name: Optional[str] = None) -> Executor:

@@ -12,7 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import errors
-from flashinfer_bench.bench.backends import choose_devices, find_distributor, make_executor
+from flashinfer_bench.bench.backends import (
+    choose_devices,
+    find_distributor,
+    likely_devices,
+    make_executor,
+)
 from flashinfer_bench.bench.builds import BuildAhead, BuildOutcome
 from flashinfer_bench.bench.config import LOG_LEVELS, BenchmarkConfig
 from flashinfer_bench.bench.evaluation import NotEvaluated
@@ -193,8 +198,11 @@ class Benchmark:
         if (distributor := find_distributor(self._catalog, config)) is not None:
             with closing(distributor):
                 return self._distribute(distributor, dump_traces, resume)
-        devices = choose_devices(config.device)
         with self._processes as processes:
+            for device in likely_devices(config.device):  # torch is imported there, and here
+                with suppress(errors.FibError, OSError):  # it is met again
+                    self._executor(device, config.executor).begin()
+            devices = choose_devices(config.device)
             results = self._run_on(devices, config, dump_traces, resume)
             if self._entered:
                 self._processes = processes.pop_all()
@@ -226,10 +234,6 @@ class Benchmark:
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
         plan = self._plan(runners, config, resume, device=device)
-        if plan.items:
-            for executor in executors:
-                with suppress(errors.RunnerFatalError, OSError):  # `start` meets it again
-                    executor.begin()
         run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = BuildAhead(
             plan.builds,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_MOST_BYTES = 4096  # of a file that tells a group's state
+_MODES = os.O_WRONLY, os.O_RDONLY
 
 IS_LINUX = sys.platform == "linux"
 
@@ -100,12 +102,12 @@ def control_groups(pid: Union[int, str] = "self") -> dict[str, Path]:
     return found
 
 
-@dataclass(frozen=True)
 class Freezer:
     """Stops all processes of a control group at once, in a way that they cannot hold open.
 
     See https://docs.kernel.org/admin-guide/cgroup-v2.html and, for the older kind,
-    https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html.
+    https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html. Its files stay open, as
+    opening them takes longer than all else.
 
     Parameters
     ----------
@@ -113,7 +115,10 @@ class Freezer:
         The group's file for that: ``cgroup.freeze``, or ``freezer.state`` of the older kind.
     """
 
-    state: Path
+    def __init__(self, state: Path) -> None:
+        self._older = state.name == "freezer.state"
+        self._paths = state, state if self._older else state.with_name("cgroup.events")
+        self._files: list[int] = []
 
     @classmethod
     def of_group(cls, group: Path) -> Optional[Freezer]:
@@ -121,24 +126,49 @@ class Freezer:
         states = (group / "cgroup.freeze", group / "freezer.state")
         return next((cls(state) for state in states if state.exists()), None)
 
-    @property
-    def _older(self) -> bool:
-        return self.state.name == "freezer.state"
-
     def freeze(self) -> None:
-        """Begin to stop everything: none of it runs code of its own any more."""
-        self.state.write_text("FROZEN" if self._older else "1")
+        """Begin to stop everything: none of it runs code of its own any more.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the group is gone.
+        """
+        self._write(b"FROZEN" if self._older else b"1")
 
     def is_frozen(self) -> bool:
-        """Return whether everything stands still."""
-        if self._older:
-            return self.state.read_text().startswith("FROZEN")
-        return "frozen 1" in self.state.with_name("cgroup.events").read_text()
+        """Return whether everything stands still; raises as `freeze` does."""
+        with _ended_group():
+            text = os.pread(self._opened()[1], _MOST_BYTES, 0)
+        return text.startswith(b"FROZEN") if self._older else b"frozen 1" in text
 
     def thaw(self) -> None:
         """Let everything go on; never raises."""
         with contextlib.suppress(OSError):
-            self.state.write_text("THAWED" if self._older else "0")
+            self._write(b"THAWED" if self._older else b"0")
+
+    def __del__(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+    def _write(self, text: bytes) -> None:
+        with _ended_group():
+            os.pwrite(self._opened()[0], text, 0)
+
+    def _opened(self) -> list[int]:
+        for path, mode in list(zip(self._paths, _MODES, strict=True))[len(self._files) :]:
+            self._files.append(os.open(path, mode | os.O_CLOEXEC))
+        return self._files
+
+
+@contextlib.contextmanager
+def _ended_group() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # of an open file
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+        raise
 
 
 def freezer_of(pid: int) -> Optional[Freezer]:

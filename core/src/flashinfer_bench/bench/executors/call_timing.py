@@ -400,6 +400,7 @@ class CallTiming(Conversation):
         file, self._memory = self._memory, -1
         if file >= 0:
             os.close(file)
+        self._freezer = None
         super()._release()
 
     def _output_budget(self, slot: int) -> int:
