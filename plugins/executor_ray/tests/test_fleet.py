@@ -136,6 +136,14 @@ def test_it_shows_what_it_does_and_ctrl_c_leaves_nothing(fleet, dataset, traces)
         time.sleep(0.1)
     assert left == []
     assert list(fleet.folder.glob("node-*/cache/fleet/roots/*")) == []  # they had time to tidy up
+    given.append("--resume")
+    process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    for line in process.stderr:
+        if line.startswith("[1/"):
+            break
+    process.terminate()
+    _, told = process.communicate(timeout=30)
+    assert "SIGTERM received" not in told  # that is Ray's own, with its stack
     done = fleet.run(dataset, "--resume")
     assert done.returncode == 0
     assert len(by_key(traces(dataset))) == 12 * 6

@@ -80,6 +80,8 @@ def connect(address: str | None) -> bool:
     CapabilityError
         If there is no cluster, or it cannot be used from here.
     """
+    # Else it prints its own stack when fib is told to end.
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     import ray
 
     if ray.is_initialized():

@@ -101,9 +101,9 @@ class RayDistributor(Distributor):
 
     def open(self, trace_set: TraceSet) -> Sequence[FleetRunner]:
         """Return a runner for each device that passes the checks."""
+        self._mine = cluster.connect(self.settings.address)
         from fib_executor_ray.runner import FleetRunner, end_judges
 
-        self._mine = cluster.connect(self.settings.address)
         self._choose(trace_set)
         slots = self._slots()
         judges = {slot: self.start_judge(slot) for slot in slots}
