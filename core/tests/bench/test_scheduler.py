@@ -108,6 +108,25 @@ class TestScheduler:
             "giving up on cuda:0: fell off the bus"
         ]
 
+    def test_devices_share_a_definition_when_that_is_most_for_each(self, problems):
+        """Three with 9, 4 and 2 evaluations: the first one is taken by two of three devices."""
+        rows = [("a", 3, 3), ("b", 2, 2), ("c", 2, 1)]
+        work_items = [
+            WorkItem(problems.definition(name), problems.workload(uuid=name), (None,) * count)
+            for name, workloads, count in rows
+            for _ in range(workloads)
+        ]
+        begun, all_begun = [], threading.Barrier(3)
+
+        def work(runner, item):
+            begun.append(item.definition.name)
+            if len(begun) <= 3:
+                all_begun.wait(30)
+
+        schedule(work_items, work, devices=3)
+        assert sorted(begun[:3]) == ["a", "a", "b"]
+        assert sorted(begun) == ["a"] * 3 + ["b"] * 2 + ["c"] * 2
+
     def test_ctrl_c_interrupts_and_waits(self, items):
         done = []
 

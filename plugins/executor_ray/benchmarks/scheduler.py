@@ -153,7 +153,7 @@ def simulate(trace_s: float, evaluation_s: float, seed: int = 0) -> dict[str, fl
     # By definition: how many workloads are left, and how long one takes with all its solutions.
     waiting = [max(1, round(weight * scale)) for weight in weights]
     cost = [evaluation_s * draw.lognormvariate(0, 0.8) for _ in weights]
-    open_ones = set(range(DEFINITIONS))
+    open_ones, on = set(range(DEFINITIONS)), [0] * DEFINITIONS
     # When a device is through with a workload, and which definition it has worked on.
     events: list[tuple[float, int, int]] = [(0.0, gpu, -1) for gpu in range(GPUS)]
     driver = busy = end = work = 0.0
@@ -164,9 +164,12 @@ def simulate(trace_s: float, evaluation_s: float, seed: int = 0) -> dict[str, fl
             busy += solutions * trace_s
             now = end = driver
         if definition not in open_ones:
-            definition = max(open_ones, key=waiting.__getitem__, default=-1)
-        if definition < 0:
-            continue
+            if definition >= 0:
+                on[definition] -= 1
+            definition = max(open_ones, key=lambda d: waiting[d] / (1 + on[d]), default=-1)
+            if definition < 0:
+                continue
+            on[definition] += 1
         waiting[definition] -= 1
         if not waiting[definition]:
             open_ones.discard(definition)

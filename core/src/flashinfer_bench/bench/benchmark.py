@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -312,7 +312,8 @@ class Scheduler:
     before is stored.
 
     A runner goes on with the definition that it has worked on, since what it has built stays of
-    use; else it begins with the one that has most left, the first among equals.
+    use; else it begins with the one that has most evaluations left for each runner, the first among
+    equals.
 
     Parameters
     ----------
@@ -336,6 +337,7 @@ class Scheduler:
         self._waiting: dict[Optional[str], dict[str, deque[WorkItem]]] = {}
         for item in items:
             self._group(item).append(item)
+        self._on: Counter[str] = Counter()  # runners, by definition
         self._in_hand = 0  # items that are being worked on, and may yet be put back
         self._changed = threading.Condition()
         self._stopping = False
@@ -404,14 +406,21 @@ class Scheduler:
         finally:
             runner.close()
 
+    def _share(self, group: deque[WorkItem]) -> float:
+        """Return how many evaluations there are for each runner, if another one comes."""
+        count = sum(len(item.solutions) for item in group)
+        return count / (1 + self._on[group[0].definition.name]) if group else -1.0
+
     def _take(self, hardware: Optional[str], definition: str) -> Optional[WorkItem]:
         """Take an item; None once there is none and none can come back from a lost device."""
         with self._changed:
             groups = self._waiting.get(hardware, {})
             while not self._stopping:
-                group = groups.get(definition) or max(groups.values(), key=len, default=None)
+                group = groups.get(definition) or max(groups.values(), key=self._share, default=())
                 if group:
                     self._in_hand += 1
+                    self._on[definition] -= 1
+                    self._on[group[0].definition.name] += 1
                     return group.popleft()
                 if not self._in_hand:
                     return None
