@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_BYTES = 4096  # of a file that tells a group's state
-_MODES = os.O_WRONLY, os.O_RDONLY
 
 IS_LINUX = sys.platform == "linux"
 
@@ -117,14 +116,18 @@ class Freezer:
 
     def __init__(self, state: Path) -> None:
         self._older = state.name == "freezer.state"
-        self._paths = state, state if self._older else state.with_name("cgroup.events")
+        told = state if self._older else state.with_name("cgroup.events")
         self._files: list[int] = []
+        for path, mode in ((state, os.O_WRONLY), (told, os.O_RDONLY)):
+            self._files.append(os.open(path, mode | os.O_CLOEXEC))
 
     @classmethod
     def of_group(cls, group: Path) -> Optional[Freezer]:
         """Return that of a group, by its folder; None if it has none."""
-        states = (group / "cgroup.freeze", group / "freezer.state")
-        return next((cls(state) for state in states if state.exists()), None)
+        for name in ("cgroup.freeze", "freezer.state"):
+            with contextlib.suppress(OSError):
+                return cls(group / name)
+        return None
 
     def freeze(self) -> None:
         """Begin to stop everything: none of it runs code of its own any more.
@@ -139,7 +142,7 @@ class Freezer:
     def is_frozen(self) -> bool:
         """Return whether everything stands still; raises as `freeze` does."""
         with _ended_group():
-            text = os.pread(self._opened()[1], _MOST_BYTES, 0)
+            text = os.pread(self._files[1], _MOST_BYTES, 0)
         return text.startswith(b"FROZEN") if self._older else b"frozen 1" in text
 
     def thaw(self) -> None:
@@ -153,12 +156,7 @@ class Freezer:
 
     def _write(self, text: bytes) -> None:
         with _ended_group():
-            os.pwrite(self._opened()[0], text, 0)
-
-    def _opened(self) -> list[int]:
-        for path, mode in list(zip(self._paths, _MODES, strict=True))[len(self._files) :]:
-            self._files.append(os.open(path, mode | os.O_CLOEXEC))
-        return self._files
+            os.pwrite(self._files[0], text, 0)
 
 
 @contextlib.contextmanager
