@@ -1,6 +1,6 @@
 import pytest
 
-from flashinfer_bench.bench.backends import choose_devices
+from flashinfer_bench.bench.backends import choose_devices, likely_devices
 from flashinfer_bench.bench.timing import pick_timer
 from flashinfer_bench.errors import CapabilityError, ConfigError
 from flashinfer_bench.plugins import Availability, Catalog, TimerSpec
@@ -27,6 +27,18 @@ class TestDevices:
         cards("cuda:0")
         with pytest.raises(CapabilityError, match="this machine has cuda:0"):
             choose_devices("cuda:1")
+
+    @pytest.mark.parametrize(
+        ("visible", "count"),
+        [(None, 2), ("0,1,0", 2), ("1", 1), ("", 0), ("-1", 0), ("0,-1,1", 1), ("NoDevFiles", 0)],
+    )
+    def test_what_is_likely_without_torch(self, monkeypatch, visible, count):
+        monkeypatch.setattr("flashinfer_bench.tensors.nvidia_gpus", lambda: ("one", "two"))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert likely_devices(None) == (["cuda:0", "cuda:1"][:count] or ["cpu"])
+        assert likely_devices("cuda,cuda:1,cpu") == ["cuda:0", "cuda:1", "cpu"]
 
 
 CUDA = {"devices": ("cuda",), "factory": "a:B"}

@@ -368,14 +368,14 @@ class TestRows:
             assert violation.disputable
 
     def test_a_call_that_waits_may_take_longer_alone_as_one_of_nothing_does(self):
-        row, single = in_row(0.14), in_row(0.42, count=1, rounds=5)
+        row, single = in_row(0.14), in_row(0.4, count=1, rounds=5)
         assert find_overlap(row, single, QUIET, waiting=True) is not None
         assert find_overlap(row, single, QUIET, waiting=True, waited_ms=0.14) is None
         assert find_overlap(row, single, QUIET, waited_ms=0.14) is not None
 
     def test_of_pairs_that_overlap_no_half_is_believed(self):
-        row, single = in_row(0.3), in_row(0.6 + 0.15, count=1, rounds=5)
-        assert find_overlap(row, single, QUIET, waiting=True, waited_ms=0.15) is not None
+        row, single = in_row(0.3), in_row(0.6 + 0.05, count=1, rounds=5)
+        assert find_overlap(row, single, QUIET, waiting=True, waited_ms=0.14) is not None
 
     def test_one_call_that_is_quick_alone_is_enough(self):
         row, single = in_row(0.02), in_row(0.05, count=1, rounds=5)

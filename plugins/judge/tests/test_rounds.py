@@ -127,6 +127,7 @@ def test_a_lie_is_in_doubt(judge):
         (1.0, 1.0, 0.8, 1),
         (5.0, 5.0, 0.42, 10),
         (5.0, 5.0, 3.0, 1),
+        (6.0, 6.0, 1.2, 1),  # it is compiled in the first calls, and has many launches
         (5.0, 1.0, 1.0, 1),  # it takes the host long to enqueue, and does not count behind a gate
     ],
 )

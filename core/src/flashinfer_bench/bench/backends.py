@@ -169,7 +169,9 @@ def likely_devices(device: Optional[str]) -> list[str]:
     if device is not None:
         return ["cuda:0" if part == "cuda" else part for part in device.split(",")]
     visible, count = env.cuda_visible_devices(), len(nvidia_gpus())
-    count = count if visible is None else min(count, len(visible))
+    if visible is not None:  # what follows -1 is ignored
+        ends = (n for n, one in enumerate(visible) if one == "NoDevFiles" or one.startswith("-"))
+        count = min(count, next(ends, len(visible)))
     return [f"cuda:{index}" for index in range(count)] or ["cpu"]
 
 

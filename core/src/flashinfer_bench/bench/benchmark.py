@@ -199,10 +199,14 @@ class Benchmark:
             with closing(distributor):
                 return self._distribute(distributor, dump_traces, resume)
         with self._processes as processes:
-            for device in likely_devices(config.device):  # torch is imported there, and here
+            likely = likely_devices(config.device)
+            for device in likely:  # torch is imported there, and here
                 with suppress(errors.FibError, OSError):  # it is met again
                     self._executor(device, config.executor).begin()
             devices = choose_devices(config.device)
+            for device in set(likely).difference(devices):
+                if (unused := self._executors.pop((device, config.executor), None)) is not None:
+                    unused.close()
             results = self._run_on(devices, config, dump_traces, resume)
             if self._entered:
                 self._processes = processes.pop_all()
@@ -234,6 +238,10 @@ class Benchmark:
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
         plan = self._plan(runners, config, resume, device=device)
+        if plan.items:
+            for executor in executors:
+                with suppress(errors.RunnerFatalError, OSError):  # `start` meets it again
+                    executor.begin()
         run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = BuildAhead(
             plan.builds,
@@ -337,7 +345,7 @@ class Scheduler:
         self._waiting: dict[Optional[str], dict[str, deque[WorkItem]]] = {}
         for item in items:
             self._group(item).append(item)
-        self._on: Counter[str] = Counter()  # runners, by definition
+        self._on: Counter[tuple[Optional[str], str]] = Counter()  # runners
         self._in_hand = 0  # items that are being worked on, and may yet be put back
         self._changed = threading.Condition()
         self._stopping = False
@@ -387,9 +395,10 @@ class Scheduler:
         return groups.setdefault(item.definition.name, deque())
 
     def _serve(self, runner: DeviceRunner) -> None:
-        definition = ""
+        hardware, definition = None, ""
         try:
-            hardware = runner.environment.hardware if self._waiting.keys() - {None} else None
+            if self._waiting.keys() - {None}:
+                hardware = runner.environment.hardware
             while not runner.interrupted and (item := self._take(hardware, definition)) is not None:
                 definition = item.definition.name
                 try:
@@ -404,23 +413,26 @@ class Scheduler:
             logger.error("giving up on %s: %s", runner.device, error)
             self._lost = error
         finally:
+            with self._changed:
+                self._on[hardware, definition] -= 1
             runner.close()
 
     def _share(self, group: deque[WorkItem]) -> float:
         """Return how many evaluations there are for each runner, if another one comes."""
         count = sum(len(item.solutions) for item in group)
-        return count / (1 + self._on[group[0].definition.name]) if group else -1.0
+        return count / (1 + self._on[group[0].hardware, group[0].definition.name])
 
     def _take(self, hardware: Optional[str], definition: str) -> Optional[WorkItem]:
         """Take an item; None once there is none and none can come back from a lost device."""
         with self._changed:
             groups = self._waiting.get(hardware, {})
             while not self._stopping:
-                group = groups.get(definition) or max(groups.values(), key=self._share, default=())
+                left = filter(None, groups.values())
+                group = groups.get(definition) or max(left, key=self._share, default=())
                 if group:
                     self._in_hand += 1
-                    self._on[definition] -= 1
-                    self._on[group[0].definition.name] += 1
+                    self._on[hardware, definition] -= 1
+                    self._on[hardware, group[0].definition.name] += 1
                     return group.popleft()
                 if not self._in_hand:
                     return None

@@ -4,8 +4,10 @@ import pytest
 
 from fib_compare.paired.comparer import CompareSettings, ContestRun
 from fib_compare.paired.result import Contest
+from fib_compare.paired.sides import CheckSupply
 from fib_compare.stats import Verdict
 from fib_judge import integrity
+from fib_judge.timed import CALLS_ALONE
 from fib_tests.rounds import IDLE_ALONE, LIAR
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.data import Workload
@@ -46,6 +48,23 @@ def test_a_difference_is_found(compare, monkeypatch):
     assert found.obstacle is None, found.obstacle
     assert 1.3 < found.comparison.ratio.estimate < 3
     assert found.comparison.verdict in (Verdict.SLOWER, Verdict.AMBIGUOUS)
+
+
+def test_calls_made_alone_have_values_of_their_own(compare, monkeypatch):
+    """Also where checks are used again: a launch sees none of them twice."""
+    seen, take = [], CheckSupply.take
+
+    def note(self, count):
+        groups, alone = take(self, count)
+        seen.append([check.number for checks in (*groups, alone) for check in checks])
+        assert len(alone) == CALLS_ALONE
+        return groups, alone
+
+    monkeypatch.setattr(CheckSupply, "take", note)
+    monkeypatch.setattr("fib_compare.paired.sides._TIME_SHARE", -1.0)
+    compare(SPIN.format(seconds=0.0001), SPIN.format(seconds=0.0001))
+    assert len(seen) > 1
+    assert all(len(set(numbers)) == len(numbers) for numbers in seen)
 
 
 def test_calls_made_alone_are_compared(compare):

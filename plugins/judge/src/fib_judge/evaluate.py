@@ -216,13 +216,11 @@ def _run_once(
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
-                checks, alone = (
-                    some[number :: len(parts)] for some in (baseline.checks, baseline.checks_alone)
-                )
+                checks = baseline.checks[number :: len(parts)]
                 made = sum(len(run.measurement.samples_ms) for run in runs)
                 try:
                     own = KeyedRandom(derive_seed(seed, number)).getrandbits(53)
-                    runs.append(_time(verified, own, checks, alone, turns, made))
+                    runs.append(_time(verified, own, checks, turns, made))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
                 # The next process, and the next attempt, are to know nothing of this one.
@@ -281,7 +279,6 @@ def _time(
     attempt: VerifiedAttempt,
     seed: int,
     checks: Sequence[TimedCheck],
-    alone: Sequence[TimedCheck],
     turns: Optional[PairedReference],
     made: int,
 ) -> TimedRun:
@@ -290,7 +287,7 @@ def _time(
     if attempt.baseline.values is None:
         run = TimedRun(measure(attempt, attempt.plan, monitor.visit), {"trust": "off"})
     else:
-        run = time_distrusting(attempt, seed, checks, monitor.visit, alone, monitor.grown_ms)
+        run = time_distrusting(attempt, seed, checks, monitor.visit, monitor.grown_ms)
     return monitor.completed(run)
 
 

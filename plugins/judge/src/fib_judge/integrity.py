@@ -49,7 +49,7 @@ _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 _SHORTEST_ON_DEVICE_MS = 0.0005
 _SLACK_ALONE_MS = 0.03
 _TIMES_ALONE, _MORE_ALONE_MS = 1.5, 0.003  # of what calls take that follow others
-_TIMES_ON_HOST, _MORE_ON_HOST_MS = 1.75, 0.05  # of those that wait: caches have been another's
+_MORE_ON_HOST_MS = 0.05  # whose caches have been another's
 _MOST_SWITCH_MS = 0.2  # until a device that has been another process's is one's own again
 _NOTHING = 1.01  # times that is no work of the device's
 
@@ -366,9 +366,8 @@ def find_overlap(
     latency = median(call.sample_ms for call in calls)
     usual = overhead.beyond_ms + max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms)
     own = min(call.sample_ms + max(0.0, _beyond_ms(call) - usual) for call in alone)
-    most = _TIMES_ALONE * latency + _MORE_ALONE_MS
-    if waiting:
-        most = _TIMES_ON_HOST * latency + _MORE_ON_HOST_MS + waited_ms
+    more_ms = _MORE_ON_HOST_MS + waited_ms if waiting else _MORE_ALONE_MS
+    most = _TIMES_ALONE * latency + more_ms
     if own <= most:
         return None
     message = (

@@ -109,7 +109,7 @@ class VerifiedBaseline(DeviceBaseline):
     checks : tuple of TimedCheck
         Draws of inputs with the outputs that they must give; empty if candidates are trusted.
     checks_alone : tuple of TimedCheck
-        Those for calls that are made alone; empty where no others are made.
+        Those for calls that are made alone; empty where every call is.
     values : Values, optional
         Draws the inputs of timed calls; None if candidates are trusted.
     overhead : Overhead, optional

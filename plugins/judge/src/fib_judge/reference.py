@@ -95,7 +95,7 @@ def _timed_with_checks(
     nbytes = sum(value.nbytes for value in attempt.baseline.trials[0].expected)
     device, free = session.device, free_memory(session.device)
     count = number_of_checks(plan.max_samples, nbytes, free, device)
-    kept = 0
+    kept = alone = 0
     # Only if all calls of a solution are compared: else a shorter pause would tell which are.
     wanted = compared_plan(attempt.plan, count, device)
     if wanted.rounds and count == plan.max_samples >= wanted.total:
@@ -129,7 +129,9 @@ def _timed_with_checks(
         else:
             with session.device_to_itself(attempt.deadline):
                 rounds = _of_rounds(course, course.mode, taken.calls)
-                for place in range(plan.max_samples, plan.max_samples + CALLS_ALONE):
+                # With a single slot all calls are alone, and so large that no more may be kept.
+                alone = min(CALLS_ALONE, count) if len(course.ring) > 1 else 0
+                for place in range(plan.max_samples, plan.max_samples + alone):
                     course.take([place])
                     keep(place)
             overhead = rounds[course.mode]
@@ -144,7 +146,7 @@ def _timed_with_checks(
         measurement = calls.measurement_of(taken)
         dropped = rows_of(overhead.disturbed(taken.calls))
         measurement = replace(measurement, dropped=dropped)
-    first = len(checks) - (CALLS_ALONE if rounds else 0)
+    first = len(checks) - alone
     own = {"checks": tuple(checks[:first]), "checks_alone": tuple(checks[first:])}
     found = {"overhead": overhead, "of_rounds": rounds, "mode": course.mode}
     return measurement, {**own, **found}

@@ -311,7 +311,7 @@ class Course:
             self.mode = self._chosen()
         elif self._tried_ms and self._single_ms() < self._tried_ms / 2:
             # Whoever is slow only to have exchanges of its own.
-            self._tried_ms, self.mode = 0.0, self._together()
+            self.mode = self._settled(self._single_ms())
         return 1 if self.mode is None else self.mode.calls
 
     def _chosen(self) -> Optional[Mode]:
@@ -330,24 +330,27 @@ class Course:
         self._single_gated = self._enqueues(1)
         if self._single_gated:
             tried_ms = self._single_ms()  # without what the host needs to enqueue it
-        mode = self._together() if self._most > 1 and tried_ms < _LONG_MS else None
-        many = self._single_gated and tried_ms >= _MANY_LAUNCHES_MS
-        if mode is None or (many and not mode.gated):
-            mode, self._tried_ms = Mode(self._single_gated, 1), tried_ms
-        return mode
+        return self._settled(tried_ms)
 
-    def _together(self) -> Mode:
-        """Return how as many calls as possible are made in an exchange."""
-        return Mode(gated=self._single_gated and self._enqueues(self._most), calls=self._most)
+    def _settled(self, single_ms: float) -> Mode:
+        """Return how calls are made of which one takes about so long."""
+        self._tried_ms = single_ms if self._most > 1 else 0.0
+        if self._most > 1 and single_ms < _LONG_MS:
+            gated = self._single_gated and self._enqueues(self._most)
+            if gated or not self._single_gated or single_ms < _MANY_LAUNCHES_MS:
+                self._tried_ms = 0.0
+                return Mode(gated, self._most)
+        return Mode(self._single_gated, 1)
 
     def _enqueues(self, count: int) -> bool:
         """Return whether so many calls can be enqueued behind a gate.
 
-        The first try may have to wait for memory.
+        The first try of several may have to wait for memory.
         """
+        tries = _TRIES if count > 1 else 1
         mode, patience_s = Mode(True, count), _PATIENCE_S + _TIMES * count * self._waiting_ms / 1e3
         return any(
-            self.round([None] * count, mode, patience_s=patience_s)[0].gated for _ in range(_TRIES)
+            self.round([None] * count, mode, patience_s=patience_s)[0].gated for _ in range(tries)
         )
 
     def _single_ms(self) -> float:
@@ -620,7 +623,6 @@ def time_distrusting(
     seed: int,
     checks: Sequence[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
-    alone: Sequence[TimedCheck] = (),
     grown_ms: Optional[Callable[[], float]] = None,
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
@@ -631,9 +633,8 @@ def time_distrusting(
         Its calls are right when they are looked at.
     seed : int
         Decides the inputs of all calls, and which of them are compared; nobody else knows it.
-    checks, alone : sequence of TimedCheck
-        What is compared, of calls that are timed and of those made alone; this process has seen
-        none of it.
+    checks : sequence of TimedCheck
+        What is compared, besides the calls made alone; this process has seen none of it.
     visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
     grown_ms : callable, optional
@@ -657,7 +658,7 @@ def time_distrusting(
         )
         if course.mode is not None:
             with session.device_to_itself(attempt.deadline):
-                course.call_alone(alone)
+                course.call_alone(baseline.checks_alone)
         elif course.usual(taken.calls).holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
@@ -681,7 +682,7 @@ def time_distrusting(
     if session.device != "cpu":
         facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
     if course.alone:
-        facts["alone_us"] = round(1e3 * median(call.sample_ms for call in course.alone), 2)
+        facts["alone_us"] = round(1e3 * min(call.sample_ms for call in course.alone), 2)
     if len(course.ring) < course.ring.wanted:
         facts["slots"] = len(course.ring)
     if baseline.replayable:

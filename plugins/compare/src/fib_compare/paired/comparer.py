@@ -230,11 +230,11 @@ class ContestRun:
             if self._size is None:
                 pair_s = pair_seconds(session, sides, self._rng, self._cap)
                 self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
-            groups = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
+            groups, alone = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
             places = secret_places(self._size.pairs, len(groups), self._rng) if groups else []
             schedule = dict(zip(places, groups, strict=True))
             launch = take_launch(
-                *(session, sides, self._rng, schedule, self._supply.take_alone(), self._size),
+                *(session, sides, self._rng, schedule, alone, self._size),
                 number=number,
                 cap=self._cap,
                 cores=self._cores,

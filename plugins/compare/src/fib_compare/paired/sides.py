@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
 from fib_judge.integrity import Violation, longest, whole
-from fib_judge.timed import CALLS_ALONE, Course, TimedCheck, WrongTimedCall, fresh_number
+from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import Attempt, find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
@@ -302,17 +301,21 @@ class CheckSupply:
     ) -> None:
         self._session, self._baseline, self._rng = session, baseline, rng
         self._most_s = budget_s * _TIME_SHARE
-        self._fresh = list(baseline.checks)
-        self._last = list(baseline.checks)
+        self._last = [*baseline.checks, *baseline.checks_alone]
+        self._fresh = list(self._last)
         self._cost_s = 0.0
         self._together = baseline.mode.calls if baseline.mode is not None else 1
         self.reused = False
 
-    def take(self, exchanges: int) -> list[list[TimedCheck]]:
-        """Return checks for the calls of exchanges, or fewer; none if candidates are trusted."""
+    def take(self, exchanges: int) -> tuple[list[list[TimedCheck]], list[TimedCheck]]:
+        """Return checks for the calls of exchanges, and for calls made alone, all different.
+
+        They may be fewer, and are none if candidates are trusted.
+        """
         if not self._baseline.checks:
-            return []
-        count = exchanges * self._together
+            return [], []
+        grouped = exchanges * self._together
+        count = grouped + len(self._baseline.checks_alone)
         if len(self._fresh) < count and self._cost_s <= self._most_s:
             began = time.monotonic()
             try:
@@ -326,13 +329,9 @@ class CheckSupply:
         if len(self._fresh) < count:
             self.reused, self._fresh = True, list(self._last)
         taken, self._fresh = self._fresh[:count], self._fresh[count:]
-        return [group for n in range(exchanges) if (group := taken[n::exchanges])]
-
-    def take_alone(self) -> list[TimedCheck]:
-        """Return checks for calls that are made alone; none where all are."""
-        exchanges = math.ceil(CALLS_ALONE / self._together) if self._baseline.of_rounds else 0
-        checks = [check for group in self.take(exchanges) for check in group]
-        return checks[:CALLS_ALONE]
+        first = taken[:grouped]
+        groups = [group for n in range(exchanges) if (group := first[n::exchanges])]
+        return groups, taken[grouped:]
 
     def _computed(self, least: int) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
