@@ -12,7 +12,6 @@ is wrong, 4 without a device.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -86,7 +85,7 @@ def main() -> int:
             elif way == "one":
                 one = found
             report[way] = row
-    return told(json.loads(json.dumps({"ways": report, "wrong": wrong})), wrong)
+    return told({"ways": report, "wrong": wrong}, wrong)
 
 
 if __name__ == "__main__":

@@ -201,8 +201,8 @@ class Benchmark:
         with self._processes as processes:
             likely = likely_devices(config.device)
             for device in likely:  # torch is imported there, and here
-                with suppress(errors.FibError, OSError):  # it is met again
-                    self._executor(device, config.executor).begin()
+                with suppress(errors.FibError):  # it is met again
+                    self._executor(device, config.executor)
             devices = choose_devices(config.device)
             for device in set(likely).difference(devices):
                 if (unused := self._executors.pop((device, config.executor), None)) is not None:
@@ -213,11 +213,14 @@ class Benchmark:
         return results
 
     def _executor(self, device: str, name: Optional[str]) -> Executor:
+        """Return the executor of a device, which begins to start."""
         found = self._executors.get((device, name))
         if found is None:
             found = self._executors[device, name] = make_executor(self._catalog, device, name)
             self._processes.callback(found.close)
             self._processes.callback(self._executors.clear)
+        with suppress(errors.RunnerFatalError, OSError):  # `start` meets it again
+            found.begin()
         return found
 
     def _run_on(
@@ -238,10 +241,6 @@ class Benchmark:
         for runner in runners:  # a timer that is not there is told once, not for each evaluation
             runner.require_timer(config.timer, trust=config.trust, cache=config.cache)
         plan = self._plan(runners, config, resume, device=device)
-        if plan.items:
-            for executor in executors:
-                with suppress(errors.RunnerFatalError, OSError):  # `start` meets it again
-                    executor.begin()
         run = RunRecord(trace_set, config, self.observers, store=store, hook=catalog.hook)
         ahead = BuildAhead(
             plan.builds,
@@ -345,8 +344,8 @@ class Scheduler:
         self._waiting: dict[Optional[str], dict[str, deque[WorkItem]]] = {}
         for item in items:
             self._group(item).append(item)
-        self._on: Counter[tuple[Optional[str], str]] = Counter()  # runners
-        self._in_hand = 0  # items that are being worked on, and may yet be put back
+        # Items that are being worked on, and may yet be put back; by hardware and definition.
+        self._in_hand: Counter[tuple[Optional[str], str]] = Counter()
         self._changed = threading.Condition()
         self._stopping = False
         self._lost: Optional[errors.RunnerFatalError] = None
@@ -395,17 +394,16 @@ class Scheduler:
         return groups.setdefault(item.definition.name, deque())
 
     def _serve(self, runner: DeviceRunner) -> None:
-        hardware, definition = None, ""
+        definition = ""
         try:
-            if self._waiting.keys() - {None}:
-                hardware = runner.environment.hardware
+            hardware = runner.environment.hardware if self._waiting.keys() - {None} else None
             while not runner.interrupted and (item := self._take(hardware, definition)) is not None:
                 definition = item.definition.name
                 try:
                     self._work(runner, item)
                 finally:
                     with self._changed:
-                        self._in_hand -= 1
+                        self._in_hand[hardware, definition] -= 1
                         self._changed.notify_all()
         except RunInterrupted:
             logger.debug("%s: interrupted", runner.device)
@@ -413,14 +411,12 @@ class Scheduler:
             logger.error("giving up on %s: %s", runner.device, error)
             self._lost = error
         finally:
-            with self._changed:
-                self._on[hardware, definition] -= 1
             runner.close()
 
     def _share(self, group: deque[WorkItem]) -> float:
         """Return how many evaluations there are for each runner, if another one comes."""
         count = sum(len(item.solutions) for item in group)
-        return count / (1 + self._on[group[0].hardware, group[0].definition.name])
+        return count / (1 + self._in_hand[group[0].hardware, group[0].definition.name])
 
     def _take(self, hardware: Optional[str], definition: str) -> Optional[WorkItem]:
         """Take an item; None once there is none and none can come back from a lost device."""
@@ -430,11 +426,9 @@ class Scheduler:
                 left = filter(None, groups.values())
                 group = groups.get(definition) or max(left, key=self._share, default=())
                 if group:
-                    self._in_hand += 1
-                    self._on[hardware, definition] -= 1
-                    self._on[hardware, group[0].definition.name] += 1
+                    self._in_hand[hardware, group[0].definition.name] += 1
                     return group.popleft()
-                if not self._in_hand:
+                if not self._in_hand.total():
                     return None
                 self._changed.wait()
         return None

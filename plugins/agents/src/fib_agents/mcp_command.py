@@ -110,20 +110,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _local(local: Optional[list[Path]], settings: dict[str, Any], save: bool) -> LocalJudge:
     from fib_agents.evaluations import Datasets, LocalJudge
+    from flashinfer_bench.bench.backends import likely_devices
 
     roots = dataset_roots(local)
     for root in roots:
         layout.require_dataset(root)
-    names = (settings.pop("device", None) or _device()).split(",")
+    names = (settings.pop("device", None) or likely_devices(None)[0]).split(",")
     devices = tuple(dict.fromkeys(one.strip() for one in names if one.strip()))
     return LocalJudge(Datasets(roots, save=save), devices, settings)
-
-
-def _device() -> str:
-    """Return the first visible GPU, else the CPU."""
-    from flashinfer_bench.tensors.devices import nvidia_gpus
-
-    return "cuda:0" if env.cuda_visible_devices() != () and nvidia_gpus() else "cpu"
 
 
 def _remote(

@@ -95,12 +95,13 @@ def _timed_with_checks(
     nbytes = sum(value.nbytes for value in attempt.baseline.trials[0].expected)
     device, free = session.device, free_memory(session.device)
     count = number_of_checks(plan.max_samples, nbytes, free, device)
-    kept = alone = 0
+    kept = 0
     # Only if all calls of a solution are compared: else a shorter pause would tell which are.
     wanted = compared_plan(attempt.plan, count, device)
     if wanted.rounds and count == plan.max_samples >= wanted.total:
         kept = number_to_keep(count, sum(getattr(one, "nbytes", 0) for one in values.given), free)
     checks: list[TimedCheck] = []
+    alone: list[TimedCheck] = []
     rounds: dict[Mode, Overhead] = {}
     course = Course(attempt, values, rng)
     try:
@@ -108,15 +109,15 @@ def _timed_with_checks(
             course.at_once()
             empty = _empty(course, None, _EMPTY_CALLS) if course.mode is None else {}
 
-        def keep(place: int) -> None:
+        def checked(place: int) -> TimedCheck:
             course.select(place)
             expected = checked_outputs(attempt.baseline, course.outputs())
-            checks.append(TimedCheck(place, [one.to(device) for one in expected]))
+            return TimedCheck(place, [one.to(device) for one in expected])
 
         def visit(place: int) -> bool:
             if place >= count:
                 return False
-            keep(place)
+            checks.append(checked(place))
             if place < kept:
                 values.kept[place] = course.kept()
             if place < _LOOKED_AT and course.turn is not None:
@@ -130,10 +131,10 @@ def _timed_with_checks(
             with session.device_to_itself(attempt.deadline):
                 rounds = _of_rounds(course, course.mode, taken.calls)
                 # With a single slot all calls are alone, and so large that no more may be kept.
-                alone = min(CALLS_ALONE, count) if len(course.ring) > 1 else 0
-                for place in range(plan.max_samples, plan.max_samples + alone):
+                more = min(CALLS_ALONE, count) if len(course.ring) > 1 else 0
+                for place in range(plan.max_samples, plan.max_samples + more):
                     course.take([place])
-                    keep(place)
+                    alone.append(checked(place))
             overhead = rounds[course.mode]
         if device == "cpu":
             timed = (overhead.timed(call, into=False) for call in taken.calls)
@@ -146,10 +147,9 @@ def _timed_with_checks(
         measurement = calls.measurement_of(taken)
         dropped = rows_of(overhead.disturbed(taken.calls))
         measurement = replace(measurement, dropped=dropped)
-    first = len(checks) - alone
-    own = {"checks": tuple(checks[:first]), "checks_alone": tuple(checks[first:])}
-    found = {"overhead": overhead, "of_rounds": rounds, "mode": course.mode}
-    return measurement, {**own, **found}
+    found: dict[str, Any] = {"checks": tuple(checks), "checks_alone": tuple(alone)}
+    found |= {"overhead": overhead, "of_rounds": rounds, "mode": course.mode}
+    return measurement, found
 
 
 def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mode, Overhead]:

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, cast
 
 from fib_judge.integrity import (
     Mode,
@@ -67,6 +67,7 @@ _ON_HOST = (
     "calls wait for the device before they return: their latency is the host's time until the "
     "device has finished"
 )
+_Checked = TypeVar("_Checked")
 _FIRST_FRESH = 1 << 40
 """Numbers of draws from here on are for calls that are not compared."""
 
@@ -147,8 +148,8 @@ def secret_places(timed_calls: int, count: int, rng: random.Random) -> list[int]
 
 
 def secret_schedule(
-    timed_calls: int, checks: Sequence[TimedCheck], rng: random.Random
-) -> dict[int, TimedCheck]:
+    timed_calls: int, checks: Sequence[_Checked], rng: random.Random
+) -> dict[int, _Checked]:
     """Return which timed calls are compared, and with what; each check comes once."""
     count = min(len(checks), timed_calls)
     if not count:

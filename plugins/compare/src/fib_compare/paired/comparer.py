@@ -24,7 +24,7 @@ from fib_judge.calibration import load_ceilings
 from fib_judge.decidability import UndecidableWorkload
 from fib_judge.records import KeyedRandom, VerifiedAttempt, VerifiedBaseline, VerifiedSession
 from fib_judge.reference import prepare_baseline
-from fib_judge.timed import FEWEST_CHECKS, secret_places
+from fib_judge.timed import FEWEST_CHECKS, secret_schedule
 from flashinfer_bench.bench.backends import choose_devices
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.evaluators import resolve_evaluator
@@ -231,8 +231,7 @@ class ContestRun:
                 pair_s = pair_seconds(session, sides, self._rng, self._cap)
                 self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
             groups, alone = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
-            places = secret_places(self._size.pairs, len(groups), self._rng) if groups else []
-            schedule = dict(zip(places, groups, strict=True))
+            schedule = secret_schedule(self._size.pairs, groups, self._rng)
             launch = take_launch(
                 *(session, sides, self._rng, schedule, alone, self._size),
                 number=number,

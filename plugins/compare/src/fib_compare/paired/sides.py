@@ -40,13 +40,15 @@ class CannotCompare(Exception):
 
 @contextmanager
 def blamed_on(role: Role) -> Iterator[None]:
-    """Convert errors of the process of `role` to `CannotCompare`."""
+    """Convert errors of the process of `role`, and its wrong outputs, to `CannotCompare`."""
     try:
         yield
     except CandidateError as error:
         no_fault = isinstance(error, CandidateFailed) and error.is_no_fault
         kind: ObstacleKind = "unavailable" if no_fault else "failed"
         raise CannotCompare(role, kind, f"{error.stage}: {error.message}") from error
+    except WrongTimedCall as wrong:
+        raise CannotCompare(role, "wrong", str(wrong)) from wrong
 
 
 class Side:
@@ -144,12 +146,9 @@ class Side:
             if self.course is None:
                 return [self.attempt.fire(numbers[0] % len(self.attempt.baseline.trials))]
             made = self.course.take(numbers, secured=bool(checks))
-            try:
-                for check in checks:
-                    self.course.select(check.number)
-                    self.course.look(check, "a timed call")
-            except WrongTimedCall as wrong:
-                raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
+            for check in checks:
+                self.course.select(check.number)
+                self.course.look(check, "a timed call")
             return list(made)
 
     def call_alone(self, checks: Sequence[TimedCheck]) -> None:
@@ -167,10 +166,7 @@ class Side:
         """
         if self.course is not None:
             with blamed_on(self.role):
-                try:
-                    self.course.call_alone(checks)
-                except WrongTimedCall as wrong:
-                    raise CannotCompare(self.role, "wrong", str(wrong)) from wrong
+                self.course.call_alone(checks)
 
     def samples_ms(self) -> tuple[float, ...]:
         """Return the mean latency of the calls of each exchange.
