@@ -346,12 +346,11 @@ class Course:
     def _enqueues(self, count: int) -> bool:
         """Return whether so many calls can be enqueued behind a gate.
 
-        The first try of several may have to wait for memory.
+        The first try may have to wait for memory, or for a core.
         """
-        tries = _TRIES if count > 1 else 1
         mode, patience_s = Mode(True, count), _PATIENCE_S + _TIMES * count * self._waiting_ms / 1e3
         return any(
-            self.round([None] * count, mode, patience_s=patience_s)[0].gated for _ in range(tries)
+            self.round([None] * count, mode, patience_s=patience_s)[0].gated for _ in range(_TRIES)
         )
 
     def _single_ms(self) -> float:

@@ -252,9 +252,9 @@ class TimedCalls:
         functions = [subject.function] * len(sets)
         if request.empty:
             functions = [_nothing(one.outputs if into else [], one.outputs, device) for one in sets]
+        timer.prepare(device)  # before a gate is wanted: it takes longer than one stays shut
         gated = request.gated and attached.gate is not None
         if gated:
-            timer.prepare(device)
             gated = control.shut(attached.gate, memory.GO, request.go)
         if not gated:
             # Not ready if the gate is missing: then the judge asks for a round without.
