@@ -22,6 +22,17 @@ def test_who_is_not_kept_is_ended_and_replaced(executor, end):
         assert worker.candidate.pid == 1001
 
 
+def test_of_fresh_processes_the_reference_s_alone_stays_until_there_is_another_one(executor):
+    pool = WorkerPool(executor, keep=0, sandbox=Sandbox("off"))
+    pids = []
+    for key in [("solution", "a"), ("reference", "d")] * 2:
+        with pool.worker(key) as worker:
+            pids.append(worker.candidate.pid)
+    assert pids == [1000, 1001, 1002, 1001]
+    pool.clear()
+    assert {pid for (pid,) in executor.of("close")} == {1000, 1001, 1002}
+
+
 class TestAhead:
     """A process is started while another loads, by executors for which that takes milliseconds."""
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,19 @@ def test_compiled_in_one_process_loaded_in_another(executors, kind, definition, 
     candidate.close()
     assert descriptors() <= before + 8  # the servers' own
     assert not executor._runs.candidates if kind == "fork" else not executor._candidates
+
+
+@pytest.mark.parametrize(("device", "lower"), [("cpu", False), ("cuda:0", True)])
+def test_compilers_have_a_lower_priority_where_others_are_timed_meanwhile(
+    executors, definition, device, lower
+):
+    with closing(ForkExecutor(device)) as executor:
+        compiler = executor.spawn_compiler()
+        with suppress(CandidateFailed):  # the builder is for the CPU
+            compiler.compile(definition, solution(), timeout_s=60)
+        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, compiler.pid))
+        assert (its > own) is lower
+        compiler.close()
 
 
 def test_a_builder_that_quits(compiler, definition):

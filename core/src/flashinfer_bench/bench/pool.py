@@ -24,6 +24,7 @@ WorkerKey = tuple[str, ...]
 
 # What compiling a large source takes at its peak; torch's headers with nvcc take 3 GB.
 _MEMORY_OF_A_COMPILER = 2 * 2**30
+_REFERENCE = "reference"
 _FEW = 4  # idle workers are kept however much of a GPU's memory is taken
 LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
 
@@ -153,8 +154,8 @@ class Worker:
 class WorkerPool:
     """Workers on one device, each for one solution only.
 
-    A worker goes back into the pool if nothing went wrong with it and there is room; whoever came
-    first stays. Evaluations go round the same solutions again and again, and dropping the one that
+    A worker goes back into the pool if nothing went wrong with it and there is room, or it is the
+    reference's; whoever came first stays. Evaluations go round the same solutions again and again, and dropping the one that
     was not used for longest would then drop each of them just before its next turn.
 
     Attributes
@@ -162,7 +163,7 @@ class WorkerPool:
     executor : Executor
         Starts the processes. The pool does not close it.
     keep : int
-        How many idle workers are kept at most; 0 makes every worker a fresh one.
+        How many idle workers are kept at most; 0 gives every solution a fresh one.
     sandbox : Sandbox
         Confines the processes.
     """
@@ -205,7 +206,8 @@ class WorkerPool:
             with self._busy.having(worker.candidate):
                 yield worker
             count = len(self._idle)
-            wanted = count < self.keep and not self.interrupted and worker.reusable
+            wanted = count < self.keep or key[0] == _REFERENCE
+            wanted = wanted and not self.interrupted and worker.reusable
             kept = wanted and worker.candidate.alive
             kept = kept and (count < _FEW or _has_room(self.executor.device))
         finally:

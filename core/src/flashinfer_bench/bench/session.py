@@ -429,7 +429,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
 
 
 class IsolatedRunner(Runner):
-    """Starts a fresh process for every evaluation."""
+    """Starts a fresh process of the solution for every evaluation."""
 
 
 class PersistentRunner(Runner):

@@ -39,6 +39,9 @@ def compare(session, contest, evaluator, settings):
         held = session(profile_baseline=False, **changes)
         one = contest(baseline, candidate, **(problem or {}))
         wanted = CompareSettings(max_seconds=max_seconds)
-        return ContestRun(held, one, evaluator, settings(), wanted).run()
+        try:
+            return ContestRun(held, one, evaluator, settings(), wanted).run()
+        finally:
+            held.pool.clear()
 
     return run

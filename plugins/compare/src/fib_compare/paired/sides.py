@@ -334,7 +334,7 @@ class CheckSupply:
         nbytes = sum(one.nbytes for one in baseline.checks[0].expected)
         count = max(least, min(_BATCH * self._together, _MOST_BYTES // max(1, nbytes)))
         definition, limit_s = baseline.definition, session.config.timeout_seconds
-        with session.pool.worker(("compare", "reference", definition.name)) as worker:
+        with session.pool.worker(("reference", definition.name)) as worker:
             worker.load(definition, baseline.reference, timeout_s=limit_s)
             deadline = Deadline(limit_s)
             attempt = Attempt(session, baseline.reference, baseline, worker, deadline)
