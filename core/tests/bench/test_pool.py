@@ -30,6 +30,7 @@ def test_of_fresh_processes_the_reference_s_alone_stays_until_there_is_another_o
             pids.append(worker.candidate.pid)
     assert pids == [1000, 1001, 1002, 1001]
     pool.clear()
+    pool.settle()
     assert {pid for (pid,) in executor.of("close")} == {1000, 1001, 1002}
 
 
@@ -62,6 +63,7 @@ class TestAhead:
             assert again is first
         assert len(started) == 3
         pool.clear()
+        pool.settle()
         assert sorted(executor.of("close")) == [(1000,), (1001,), (1002,)]
 
     def test_one_that_has_died_or_could_not_be_started_is_replaced(self, executor, started):
@@ -78,6 +80,7 @@ class TestAhead:
         with pool.worker(("c",)) as third:
             assert third.candidate.alive
         pool.clear()
+        pool.settle()
 
     def test_a_sandbox_may_prepare_it(self, executor, started):
         class Prepared(Sandbox):
@@ -91,4 +94,5 @@ class TestAhead:
         with pool.worker(("b",)) as second:
             assert adopted[0] == (second.candidate.pid, "cpu")
         pool.clear()
+        pool.settle()
         assert first.candidate.pid not in {pid for pid, _ in adopted}

@@ -90,7 +90,8 @@ def judging(problems, session, settings, prepare, evaluator, executor):
             limit = running.config.model_copy(update={"timeout_seconds": 30.0})
             unhurried = replace(running, config=limit)  # the limit is for the solution
             made = prepare(running=unhurried, config=own, judged_by=judged_by, **kept)
-            running.pool.clear()  # processes are numbered from here on
+            running.pool.clear()
+            running.pool.settle()  # processes are numbered from here on
             executor.events.clear()
             if isinstance(solution, str):
                 solution = problems.solution(solution)

@@ -263,13 +263,12 @@ class WorkerPool:
             wait([self._next])
 
     def clear(self) -> None:
-        """End all idle workers, and wait until they have ended."""
+        """Give up all idle workers; `settle` waits until they have ended."""
         while self._idle:
             _, worker = self._idle.popitem()
             self._end(worker.candidate)
         if (candidate := self._taken()) is not None:
             self._end(candidate)
-        self.settle()
 
     def interrupt(self) -> None:
         """End the workers that are busy; to be called from another thread, once and for all."""

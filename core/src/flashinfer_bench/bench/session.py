@@ -421,6 +421,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
         """End all processes; idempotent."""
         if self._pool is not None:
             self._pool.clear()
+            self._pool.settle()
         self._made.close()
         self._pool = None
 

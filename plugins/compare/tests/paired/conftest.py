@@ -43,5 +43,6 @@ def compare(session, contest, evaluator, settings):
             return ContestRun(held, one, evaluator, settings(), wanted).run()
         finally:
             held.pool.clear()
+            held.pool.settle()
 
     return run
