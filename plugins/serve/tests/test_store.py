@@ -261,6 +261,29 @@ for number in range(10_000):
 """
 
 
+def test_it_is_closed_while_others_read(tmp_path):
+    """Closing a connection that is in use has ended the process."""
+    code = f"""
+import sqlite3, threading, time
+from pathlib import Path
+from fib_serve.store import Store
+
+def read(store):
+    for _ in range(300):
+        try: store.events(0, limit=100)
+        except sqlite3.ProgrammingError: pass  # closed
+
+for number in range(20):
+    store = Store(Path({str(tmp_path)!r}, str(number)))
+    readers = [threading.Thread(target=read, args=[store]) for _ in range(4)]
+    for one in readers: one.start()
+    time.sleep(0.01)
+    store.close()
+    for one in readers: one.join()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_what_is_accepted_survives_kill_9(tmp_path):
     path, accepted = tmp_path / "tasks.sqlite3", []
     for turn in range(6):

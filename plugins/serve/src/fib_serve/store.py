@@ -70,6 +70,14 @@ class TooManyTasks(FibError):
     """The owner has as many unfinished tasks as are allowed."""
 
 
+class _Connection(sqlite3.Connection):
+    """A thread's connection; closing it while a statement is executed would end the process."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.busy = threading.RLock()
+
+
 class Store:
     """The database of a service; its methods may be called from any thread and process.
 
@@ -91,7 +99,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: list[_Connection] = []
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,10 +115,12 @@ class Store:
             ) from error
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Close the connections of all threads, when their statements have been executed."""
         with self._lock:
             while self._opened:
-                self._opened.pop().close()
+                connection = self._opened.pop()
+                with connection.busy:
+                    connection.close()
         self._local = threading.local()
 
     def _upgrade(self) -> None:
@@ -128,11 +138,15 @@ class Store:
             run(f"PRAGMA user_version = {VERSION}")
             run("DELETE FROM events WHERE at < ?", time.time() - _EVENTS_KEPT_S)
 
-    def _connection(self) -> sqlite3.Connection:
-        found: Optional[sqlite3.Connection] = getattr(self._local, "connection", None)
+    def _connection(self) -> _Connection:
+        found: Optional[_Connection] = getattr(self._local, "connection", None)
         if found is None:
             found = sqlite3.connect(
-                self.path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+                self.path,
+                timeout=_LOCK_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=_Connection,
             )
             found.execute("PRAGMA journal_mode = WAL")
             found.execute("PRAGMA synchronous = FULL")
@@ -142,15 +156,18 @@ class Store:
         return found
 
     def _read(self, query: str, *values: object) -> list[Any]:
-        return self._connection().execute(query, values).fetchall()
+        connection = self._connection()
+        with connection.busy:
+            return connection.execute(query, values).fetchall()
 
     @contextmanager
     def _changing(self) -> Iterator[_Run]:
         """Lend what executes statements of one transaction."""
         connection = self._connection()
-        connection.execute("BEGIN IMMEDIATE")
-        with connection:  # commits, or rolls back
-            yield _Run(connection)
+        with connection.busy:
+            connection.execute("BEGIN IMMEDIATE")
+            with connection:  # commits, or rolls back
+                yield _Run(connection)
 
     def submit(
         self,
@@ -571,9 +588,10 @@ class Store:
             If the copy cannot be written.
         """
         try:
-            copy = sqlite3.connect(path)
+            copy, connection = sqlite3.connect(path), self._connection()
             try:
-                self._connection().backup(copy)
+                with connection.busy:
+                    connection.backup(copy)
             finally:
                 copy.close()
         except sqlite3.Error as error:
