@@ -321,13 +321,6 @@ class TestRegister:
         assert ApplyKeyFactory.for_type("gqa_paged") is Mine
         assert ApplyKeyFactory.for_type("GQA_Paged") is Mine
 
-    def test_it_can_be_taken_back(self):
-        use()
-        ApplyKeyFactory.register("GEMM", Mine)
-        ApplyKeyFactory.unregister("gemm")
-        ApplyKeyFactory.unregister("gemm")
-        assert ApplyKeyFactory.for_type("gemm") is GEMMKeyBuilder
-
     @pytest.mark.parametrize("thing", [ApplyKey, lambda definition: None, "gemm", None])
     def test_anything_else_is_refused(self, thing):
         with pytest.raises(ConfigError, match=r"'gemm': give a subclass of .*ApplyKeyBuilder"):

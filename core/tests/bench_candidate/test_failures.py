@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashinfer_bench.bench.candidate.failures import clip, describe_failure
+from flashinfer_bench.bench.candidate.failures import describe_failure
 from flashinfer_bench.bench.executors.log import LogPipe, printable
 from flashinfer_bench.bench.transport import messages as wire
+from flashinfer_bench.bench.transport.messages import clip
 
 
 def failure_of(function):

@@ -30,7 +30,7 @@ def test_strays_are_killed_and_the_others_spared():
     code = (
         "import os, subprocess\n"
         "from flashinfer_bench.bench.candidate.processes import adopt_orphans, children_of\n"
-        "from flashinfer_bench.bench.candidate.children import kill_strays\n"
+        "from flashinfer_bench.bench.candidate.template import kill_strays\n"
         "assert adopt_orphans()\n"
         "spared = subprocess.Popen(['sleep', '1000'])\n"
         "shell = 'setsid sh -c \"sleep 1000 & setsid sleep 1000 & wait\" & sleep 0.2'\n"

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import subprocess
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -81,26 +82,25 @@ ROWS = [("a", 1, 0.123456789, None), ("b\tc", 20000, 12345.678, True)]
 COLUMNS = ("name", "count", "latency", "flag")
 
 
-def test_values_are_separated_by_tabs():
-    out = io.StringIO()
-    table("Title", COLUMNS, ROWS, file=out)
-    assert out.getvalue() == (
+def test_values_are_separated_by_tabs(capsys):
+    table("Title", COLUMNS, ROWS)
+    assert capsys.readouterr().out == (
         "name\tcount\tlatency\tflag\na\t1\t0.123457\t\nb\\tc\t20000\t12345.7\tyes\n"
     )
 
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=5))
 def test_whatever_the_cells_there_is_a_line_for_each_row(rows):
-    out = io.StringIO()
-    table("", ("a", "b"), rows, file=out)
+    with redirect_stdout(io.StringIO()) as out:
+        table("", ("a", "b"), rows)
     lines = out.getvalue().split("\n")
     assert len(lines) == len(rows) + 2
     assert all(line.count("\t") == 1 for line in lines[:-1])
 
 
 def test_markup_in_a_name_is_a_name():
-    out = Terminal()
-    table("[bold]T[/bold]", ("[red]c",), [("[link=x]n[/link] :smile:",)], file=out)
+    with redirect_stdout(Terminal()) as out:
+        table("[bold]T[/bold]", ("[red]c",), [("[link=x]n[/link] :smile:",)])
     shown = out.getvalue()
     for text in ("[bold]T[/bold]", "[red]c", "[link=x]n[/link] :smile:"):
         assert text in shown
@@ -113,8 +113,8 @@ def test_whatever_the_width_nothing_is_left_out(monkeypatch, width):
     name = "a_name_of_quite_some_length_" * 4
     columns = [f"column_{index}" for index in range(8)]
     row = [name, "b", 1.5, None, True, 12345, "end", 0.25]
-    out = Terminal()
-    table("Title", columns, [row, [f"{name}2", "c", 2.5, 1, False, 12345.5, "ends", 0.5]], file=out)
+    with redirect_stdout(Terminal()) as out:
+        table("Title", columns, [row, [f"{name}2", "c", 2.5, 1, False, 12345.5, "ends", 0.5]])
     lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
     assert max(map(len, lines)) <= width
     assert name in "".join("".join(lines).split())
@@ -142,7 +142,7 @@ def test_rounded(value, shown):
     assert rounded(value) == shown
 
 
-def test_columns_are_tables_and_json_alike():
+def test_columns_are_tables_and_json_alike(capsys):
     columns = [
         Column("name", "name"),
         Column("latency", lambda row: row.latency, measured=True),
@@ -152,13 +152,12 @@ def test_columns_are_tables_and_json_alike():
     ]
     row = SimpleNamespace(name="a", latency=Measured(2.0, (1.9, 2.1)), clock="cpu", log="text")
     bare = SimpleNamespace(name="b", latency=None, clock="gpu", log="")
-    out = io.StringIO()
-    table("Title", columns, [row, bare], file=out)
-    assert out.getvalue() == (
+    table("Title", columns, [row, bare])
+    assert capsys.readouterr().out == (
         "name\tlatency\tlatency_low\tlatency_high\tclock\na\t2\t1.9\t2.1\tcpu\nb\t\t\t\tgpu\n"
     )
-    drawn = Terminal()
-    table("Title", columns, [row, bare], file=drawn)
+    with redirect_stdout(Terminal()) as drawn:
+        table("Title", columns, [row, bare])
     for text in ("2 ±5%", "many words"):
         assert text in drawn.getvalue()
     assert "cpu" not in drawn.getvalue()

@@ -2,11 +2,11 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fib_judge.calibration import (
     Ceilings,
@@ -27,6 +27,7 @@ CEILINGS = Ceilings(
     torch="9.9",
     created="2026-01-01T00:00:00Z",
 )
+WITHOUT_TORCH = {name: one for name, one in CEILINGS.to_json().items() if name != "torch"}
 RATES = st.floats(min_value=1.0, max_value=1e18)
 MANY = st.builds(
     Ceilings,
@@ -95,19 +96,16 @@ def test_merging_never_lowers_a_ceiling(one, other):
     ("field", "value"),
     [
         ("bytes_per_s", {}),
-        ("bytes_per_s", {"-5": 1.0}),
         ("bytes_per_s", {"0": 1.0}),
         ("bytes_per_s", {"9" * 30: 1.0}),
         ("bytes_per_s", {"5": -1.0}),
         ("bytes_per_s", {"5": math.inf}),
         ("bytes_per_s", {"5": math.nan}),
-        ("bytes_per_s", {"5": "fast"}),
         ("bytes_per_s", {str(n): 1.0 for n in range(1, 999)}),
         ("flops_per_s", None),
         ("flops_per_s", {"float32": True}),
         ("flops_per_s", {"float32": 10**400}),
         ("call_ms", 0),
-        ("call_ms", None),
         ("hardware", 5),
         ("hardware", "x" * 1000),
     ],
@@ -129,13 +127,13 @@ class TestStore:
     @pytest.mark.parametrize(
         "content",
         [
-            b"",
             b"{",
             b"\xff\xfe",
             b"[]",
             b'{"format": 2}',
             b"[" * 100_000,
             json.dumps({"format": 2, "ceilings": {**CEILINGS.to_json(), "call_ms": -1}}).encode(),
+            json.dumps({"format": 2, "ceilings": WITHOUT_TORCH}).encode(),
             json.dumps({"format": 1, "ceilings": CEILINGS.to_json()}).encode(),
         ],
     )

@@ -1,11 +1,11 @@
 """The floor is under every honest latency, and as high as is certain."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fib_judge.calibration import Ceilings
 from fib_judge.floor import (

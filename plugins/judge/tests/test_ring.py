@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fib_judge.ring import DeviceTurns
 from fib_judge.timed import Course
 from flashinfer_bench.bench.calls import Attempt
 from flashinfer_bench.bench.evaluators import DefaultEvaluator, Trial
@@ -257,7 +258,7 @@ def test_what_a_gpu_is_given(made, monkeypatch, count):
     for again in range(4):
         values = [[torch.randn(5_000), torch.randn(5_000)] for _ in range(count)]
         packed = list(map(ring.packed, values))
-        turns = ring.turns(packed, random.Random(again), secured=True)
+        turns = DeviceTurns(ring, packed, random.Random(again), secured=True)
         turns.fill()
         for slot, given in enumerate(packed):
             room = ring.room(slot)
@@ -289,7 +290,7 @@ def test_a_gpu_may_be_given_nothing(made, monkeypatch):
     monkeypatch.setattr(ring, "wait", lambda: None)
     monkeypatch.setattr(ring, "flush", lambda: None)
     packed = [ring.packed([torch.zeros(0), torch.zeros(0)]) for _ in range(3)]
-    turns = ring.turns(packed, random.Random(0), secured=True)
+    turns = DeviceTurns(ring, packed, random.Random(0), secured=True)
     for step in (turns.fill, turns.before, turns.last, lambda: turns.answered([]), turns.after):
         step()
     for part in turns.parts:

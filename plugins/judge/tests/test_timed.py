@@ -2,7 +2,6 @@
 
 import builtins
 import itertools
-from functools import partial
 
 import pytest
 import torch
@@ -272,20 +271,15 @@ class TestRecord:
         assert evaluation.correctness.extra["integrity"]["slots"] == 1
 
 
-class TestBaseline:
-    @pytest.fixture
-    def prepare(self, prepare, evaluator):
-        return partial(prepare, n=200, judged_by=evaluator)
-
-    def test_checks_hold_the_references_outputs(self, prepare):
-        baseline = prepare(HONEST, config={"iterations": 30})
-        assert len(baseline.checks) == 16
-        assert not baseline.replayable
-        assert not baseline.values.kept, "a shorter pause would tell which calls are compared"
-        inputs = [baseline.values.draw(check.number)[0] for check in baseline.checks]
-        for one, check in zip(inputs, baseline.checks, strict=True):
-            assert (one * 2).equal(check.expected[0])
-        assert not inputs[0].equal(inputs[1])
+def test_checks_hold_the_references_outputs(prepare, evaluator):
+    baseline = prepare(HONEST, n=200, judged_by=evaluator, config={"iterations": 30})
+    assert len(baseline.checks) == 16
+    assert not baseline.replayable
+    assert not baseline.values.kept, "a shorter pause would tell which calls are compared"
+    inputs = [baseline.values.draw(check.number)[0] for check in baseline.checks]
+    for one, check in zip(inputs, baseline.checks, strict=True):
+        assert (one * 2).equal(check.expected[0])
+    assert not inputs[0].equal(inputs[1])
 
 
 def test_what_the_reference_overwrites_a_solution_may(judge):

@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from fib_judge.calibration import Ceilings, store_ceilings
 from fib_report.roofline import Rooflines, recorded_integers, work_of
@@ -103,7 +104,7 @@ def test_mean_shares_need_all_of_them(definition, make_result, calibrated):
 
 
 def test_nothing_is_held_against_a_busy_calibration(definition, make_result, calibrated):
-    store_ceilings(Ceilings(**{**vars(CEILINGS), "settled": False}))
+    store_ceilings(replace(CEILINGS, settled=False))
     found = Rooflines({"double": definition()}).of(make_result())
     assert found.limit_ms is None
 
@@ -126,7 +127,7 @@ def test_the_best_are_shown_beside_the_limit(fib, maker, calibrated):
     )
     assert first["work"]["basis"] == "sizes"
     assert first["gb_per_s"] == pytest.approx(first["work"]["bytes"] / first["latency_ms"] / 1e6)
-    store_ceilings(Ceilings(**{**vars(CEILINGS), "settled": False}))
+    store_ceilings(replace(CEILINGS, settled=False))
     assert "share_of_limit" not in fib(*drawn).stdout
 
 

@@ -8,7 +8,7 @@ import pytest
 from fib_judge import reference, timed
 from fib_judge.ring import Ring
 from flashinfer_bench.bench import memory
-from flashinfer_bench.bench.executors.call_timing import CallTiming
+from flashinfer_bench.bench.executors.process import ProcessCandidate
 from flashinfer_bench.bench.pool import WorkerPool
 from flashinfer_bench.bench.sandbox import Sandbox
 
@@ -59,7 +59,7 @@ def session_with_rounds(bench, session, monkeypatch):
     monkeypatch.setattr(memory, "memory_on", lambda device, nbytes, fd=-1: made(nbytes, fd))
     monkeypatch.setattr(Ring, "wait", lambda ring: None)
     monkeypatch.setattr(Ring, "flush", lambda ring: None)
-    monkeypatch.setattr(CallTiming, "has_gate", True)
+    monkeypatch.setattr(ProcessCandidate, "has_gate", True)
     monkeypatch.setattr(timed, "_LONG_PATIENCE_S", 0.001)
     monkeypatch.setattr(timed, "_LONG_MS", 1e9)  # calls are short, however busy the machine
     for module in (timed, reference):

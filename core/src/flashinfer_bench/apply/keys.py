@@ -299,11 +299,6 @@ class ApplyKeyFactory:
         cls._registered[_plain(type_name)] = builder_cls
 
     @classmethod
-    def unregister(cls, type_name: str) -> None:
-        """Undo `register`; does nothing if there is no registration."""
-        cls._registered.pop(_plain(type_name), None)
-
-    @classmethod
     def for_type(cls, type_name: str) -> type[ApplyKeyBuilder]:
         """Return the class that makes the keys of an op type."""
         return next(cls._candidates(type_name))

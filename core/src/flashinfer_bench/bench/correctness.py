@@ -34,11 +34,6 @@ _DEVICE_CHUNK = 1 << 22  # on a GPU each piece costs some launches, whatever its
 # Types of Python scalars that may stand for an element of each kind.
 _SCALARS_OF = {"boolean": (bool,), "integer": (int,), "floating point": (int, float)}
 
-# Of histograms. Powers of ten: smaller errors, 0 among them, are one class, larger ones too.
-_LOWEST, _HIGHEST = -12, 4
-_NAMES = [f"<{10.0**_LOWEST:.0e}", *(f"{10.0**one:.0e}" for one in range(_LOWEST, _HIGHEST + 1))]
-_PIECES = 32  # of a larger output are counted, a million elements
-
 
 @dataclass(frozen=True)
 class OutputSpec:
@@ -289,9 +284,9 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pieces(
-    left: torch.Tensor, right: torch.Tensor, most: Optional[int] = None
+    left: torch.Tensor, right: torch.Tensor
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Yield rows of elements, and where they begin; of more than `most`, some at equal distances.
+    """Yield rows of elements, and where they begin.
 
     float8 becomes float32: torch cannot compare it on the CPU.
     """
@@ -299,8 +294,7 @@ def _pieces(
 
     rows = [side.reshape(-1) for side in (left, right)]
     size = _CHUNK if left.is_cpu else _DEVICE_CHUNK
-    starts = range(0, left.numel(), size)
-    for start in starts[:: -(-len(starts) // most) or 1 if most else 1]:
+    for start in range(0, left.numel(), size):
         pair = [row[start : start + size] for row in rows]
         for place, part in enumerate(pair):
             if part.is_floating_point() and part.element_size() == 1:
@@ -392,58 +386,3 @@ def _compare_exactly(
     absolute = absolute.clamp_(min=1.0).masked_fill_(passed, 0.0)
     relative = absolute / right.to(torch.float64).abs().clamp_(min=RELATIVE_FLOOR)
     return passed, (float(absolute.max()), float(relative.max())), 0
-
-
-def error_histogram(actual: torch.Tensor, expected: torch.Tensor) -> dict[str, dict[str, int]]:
-    """Count the elements of an output by the decade of their errors.
-
-    Parameters
-    ----------
-    actual, expected : torch.Tensor
-        CPU tensors of one shape.
-
-    Returns
-    -------
-    dict
-        ``absolute`` and ``relative``, each with the number of elements by the lower end of their
-        decade: ``"1e-03"`` counts errors from 0.001 to below 0.01, ``"<1e-12"`` and ``"1e+04"``
-        everything below and above, and ``"nonfinite"`` NaN and ±inf out of place. Classes without
-        elements are left out. Of more than a million elements as many are counted, in pieces that
-        lie at equal distances.
-    """
-    import numpy
-    import torch
-
-    counts = torch.zeros(2, len(_NAMES), dtype=torch.int64)
-    out_of_place = [0, 0]
-    for _, left, right in _pieces(_plain(actual), _plain(expected), _PIECES):
-        for place, error in enumerate(errors(left, right)):
-            out_of_place[place] += _clear_nonfinite(error, left, right)
-            within = error.clamp_(10.0 ** (_LOWEST - 0.5), 10.0 ** (_HIGHEST + 0.5))
-            if within.is_cpu:  # torch's own wakes all cores for each piece: 5 ms beside other load
-                numpy.log10(within.numpy(), out=within.numpy())
-            else:
-                within.log10_()
-            decades = within.sub_(_LOWEST - 1).to(torch.int64)
-            counts[place] += torch.bincount(decades, minlength=len(_NAMES)).cpu()
-    shown = map(_named, counts.tolist(), out_of_place)
-    return dict(zip(("absolute", "relative"), shown, strict=True))
-
-
-def _clear_nonfinite(error: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> int:
-    """Set errors that are NaN or inf to 0; return how many stand for elements that differ."""
-    import torch
-
-    if math.isfinite(float(error.amax())):
-        return 0
-    wide = left.to(torch.float64), right.to(torch.float64)
-    same = (wide[0] == wide[1]) | (wide[0].isnan() & wide[1].isnan())
-    odd = ~error.isfinite()
-    error.masked_fill_(odd, 0.0)
-    return int((odd & ~same).sum())
-
-
-def _named(counts: list[int], out_of_place: int) -> dict[str, int]:
-    found = dict(zip(_NAMES, counts, strict=True))
-    found[_NAMES[0]] -= out_of_place  # their errors were set to 0
-    return {name: n for name, n in {**found, "nonfinite": out_of_place}.items() if n}

@@ -18,6 +18,7 @@ from flashinfer_bench.bench.executors import base
 from flashinfer_bench.bench.pool import RunInterrupted, solution_key
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.bench.transport.deadline import Deadline
+from flashinfer_bench.bench.transport.messages import clip as clip
 from flashinfer_bench.data import Evaluation, EvaluationStatus, Performance, Provenance
 from flashinfer_bench.data.trace import rounded
 from flashinfer_bench.errors import RunnerError
@@ -333,17 +334,7 @@ def make_log(message: str, output: str) -> str:
     """
     parts = [message.strip(), f"--- output ---\n{output.strip()}" if output.strip() else ""]
     text = "\n".join(part for part in parts if part)
-    return shortened(text.encode("utf-8", "replace").decode("utf-8"), MAX_LOG_CHARACTERS)
-
-
-def shortened(text: str, limit: int) -> str:
-    """Return `text`, with its middle left out if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    mark = f"\n… {len(text) - limit} characters left out …\n"
-    kept = max(0, limit - len(mark))
-    head = kept * 2 // 3
-    return text[:head] + mark + text[len(text) - (kept - head) :]
+    return clip(text, MAX_LOG_CHARACTERS)
 
 
 class NotEvaluated(RunnerError):

@@ -24,6 +24,7 @@ from flashinfer_bench.bench.executors.base import CandidateError, CandidateFaile
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.bench.transport.deadline import Deadline
+from flashinfer_bench.bench.transport.messages import clip
 from flashinfer_bench.errors import CapabilityError, RunnerError
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, T
         )
         if isinstance(error, CandidateFailed) and error.traceback:
             text += f"\n{error.traceback.rstrip()}"
-        raise ReferenceFailed(evaluation.shortened(text, _MAX_REASON_CHARACTERS)) from error
+        raise ReferenceFailed(clip(text, _MAX_REASON_CHARACTERS)) from error
 
 
 def checked_outputs(task: Task, outputs: list[Any]) -> list[Any]:

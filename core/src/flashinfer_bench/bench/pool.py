@@ -155,8 +155,9 @@ class WorkerPool:
     """Workers on one device, each for one solution only.
 
     A worker goes back into the pool if nothing went wrong with it and there is room, or it is the
-    reference's; whoever came first stays. Evaluations go round the same solutions again and again, and dropping the one that
-    was not used for longest would then drop each of them just before its next turn.
+    reference's; whoever came first stays. Evaluations go round the same solutions again and again,
+    and dropping the one that was not used for longest would then drop each of them just before its
+    next turn.
 
     Attributes
     ----------

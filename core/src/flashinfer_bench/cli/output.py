@@ -245,9 +245,7 @@ def laid_out(
     return names, [[value for one in kept for value in one.values(row)] for row in rows]
 
 
-def table(
-    title: str, columns: Columns, rows: Iterable[Any], *, file: Optional[TextIO] = None
-) -> None:
+def table(title: str, columns: Columns, rows: Iterable[Any]) -> None:
     """Print a table: drawn on a terminal, tab-separated values anywhere else.
 
     Parameters
@@ -259,10 +257,8 @@ def table(
     rows : iterable
         If columns are names, one value per column. None is an empty cell; floats are rounded to
         four digits where drawn and to six otherwise.
-    file : file, optional
-        The file to write to; stdout by default.
     """
-    out = file if file is not None else sys.stdout
+    out = sys.stdout
     names, lines = laid_out(columns, rows, drawn=out.isatty())
     if out.isatty():
         _draw(title, names, lines, out)

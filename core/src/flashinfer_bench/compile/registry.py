@@ -7,7 +7,7 @@ import logging
 import threading
 import traceback
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench import errors
 from flashinfer_bench._lazy import OldAttributes, old_parameters
@@ -28,22 +28,6 @@ _ANYTHING = (Exception, SystemExit)
 _BUILDER = "flashinfer_bench.compile.Builder"
 
 logger = logging.getLogger(__name__)
-
-
-class Compilation(NamedTuple):
-    """The result of `BuilderRegistry.compile`.
-
-    Attributes
-    ----------
-    builder : str
-        Name of the builder: of its plugin record, or of its class if it has none.
-    fresh : bool
-        Whether this call compiled something. False if everything was cached or there is nothing to
-        compile.
-    """
-
-    builder: str
-    fresh: bool
 
 
 class _Build:
@@ -173,14 +157,14 @@ class BuilderRegistry(OldAttributes):
         StorageError
             If the build could not be stored; the next call retries.
         """
-        _, build = self._entry(definition, solution)
+        build = self._entry(definition, solution)
         with build.lock:
             known = build.outcome()
             if known is None:
                 known = build.attempt(definition, solution, load=True)
             return known
 
-    def compile(self, definition: Definition, solution: Solution) -> Compilation:
+    def compile(self, definition: Definition, solution: Solution) -> bool:
         """Do the part of a build that other processes can reuse, without loading or calling it.
 
         A later `build` in any process that shares the cache then has less to do. Compilers run with
@@ -195,20 +179,22 @@ class BuilderRegistry(OldAttributes):
 
         Returns
         -------
-        Compilation
+        bool
+            Whether this call compiled something. False if everything was cached or there is nothing
+            to compile.
 
         Raises
         ------
         BuildCapabilityError, BuildError, StorageError
             As for `build`.
         """
-        label, build = self._entry(definition, solution)
+        build = self._entry(definition, solution)
         with build.lock:
             if build.outcome() is not None:
-                return Compilation(label, fresh=False)
+                return False
             made = build.attempt(definition, solution, load=False)
         does_something = type(build.builder).compile is not Builder.compile
-        return Compilation(label, fresh=bool(getattr(made, "fresh", does_something)))
+        return bool(getattr(made, "fresh", does_something))
 
     def builder_of(self, solution: Solution) -> str:
         """Return the name of the builder that accepts a solution.
@@ -264,11 +250,11 @@ class BuilderRegistry(OldAttributes):
             f"(solution {solution.name!r}); available: {names}"
         )
 
-    def _entry(self, definition: Definition, solution: Solution) -> tuple[str, _Build]:
-        label, builder = self._choose(solution)
+    def _entry(self, definition: Definition, solution: Solution) -> _Build:
+        _, builder = self._choose(solution)
         key = (_name_of(builder), content_digest(definition, solution, _name_of(builder)))
         with self._lock:
-            return label, self._builds.setdefault(key, _Build(builder, key[1]))
+            return self._builds.setdefault(key, _Build(builder, key[1]))
 
 
 @contextmanager

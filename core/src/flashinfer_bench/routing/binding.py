@@ -69,19 +69,6 @@ class Canonical(Signature):
 
     __slots__ = ()
 
-    def match(self, inputs: Sequence[str]) -> Binding:
-        """Find the inputs of a definition among the parameters, by name only.
-
-        The adapter identifies each value by name. An input with an unknown name is never matched by
-        position.
-
-        Raises
-        ------
-        ConfigError
-            If an input has no parameter, or a parameter without a default is not an input.
-        """
-        return match(self, inputs, ())
-
 
 def signature_of(*names: str, **defaults: Any) -> Canonical:
     """Return the canonical signature of a route.
@@ -124,7 +111,7 @@ def reordered(call: Call, signature: Canonical, inputs: Sequence[str]) -> Call:
         If no call with such arguments can match the definition.
     """
     parameters = list(signature.parameters)
-    binding = signature.match(inputs)
+    binding = match(signature, inputs, ())
     order = tuple(parameters.index(name) for name in binding.inputs)
     if order == tuple(range(len(parameters))):
         return call

@@ -26,7 +26,7 @@ from fib_report.results import latest_results
 from fib_report.roofline import Rooflines
 from fib_report.scores import latency_of, ratio_of
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
-from flashinfer_bench.bench.evaluation import shortened
+from flashinfer_bench.bench.evaluation import clip
 from flashinfer_bench.bench.evaluators.default import plain_number
 from flashinfer_bench.data import EvaluationStatus
 from flashinfer_bench.data.tolerance import Tolerance
@@ -236,7 +236,7 @@ class Feedback:
         return replace(
             self,
             axes=dict(list(self.axes.items())[:_MOST_AXES]),
-            log_excerpt=shortened(self.log_excerpt, _LONGEST["log_excerpt"]),
+            log_excerpt=clip(self.log_excerpt, _LONGEST["log_excerpt"]),
             outputs=self.outputs[:MOST_OUTPUTS],
             likely_causes=self.likely_causes[:5],
         )
@@ -289,7 +289,7 @@ def _short_names(record: Feedback) -> Feedback:
 
 
 _SHORTER: tuple[Callable[[Feedback], Feedback], ...] = (
-    lambda one: replace(one, log_excerpt=shortened(one.log_excerpt, 500)),
+    lambda one: replace(one, log_excerpt=clip(one.log_excerpt, 500)),
     lambda one: _short_diff(one, 1_000),
     lambda one: replace(
         one, outputs=(*one.outputs[:1], *(replace(o, mismatch=None) for o in one.outputs[1:]))
@@ -366,7 +366,7 @@ def feedback_among(
         timestamp=run.timestamp,
         status=run.status.value,
         decisive_line=without_colours(reason),
-        log_excerpt=shortened(without_colours(run.log), _LONGEST["log_excerpt"]),
+        log_excerpt=clip(without_colours(run.log), _LONGEST["log_excerpt"]),
         outputs=_outputs(trace, definition, diagnosis, config) if definition is not None else (),
         likely_causes=tuple(causes),
         diagnosis_note=diagnosis.note if diagnosis is not None else note,

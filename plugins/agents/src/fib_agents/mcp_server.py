@@ -205,9 +205,9 @@ def bounded(value: Any, most: int = _MAX_TEXT_CHARS) -> Any:
     if isinstance(value, str):
         if len(value) <= most:
             return value
-        from flashinfer_bench.bench.evaluation import shortened
+        from flashinfer_bench.bench.evaluation import clip
 
-        return shortened(value, most)
+        return clip(value, most)
     if isinstance(value, dict):
         return {str(key): bounded(one, most) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -112,7 +112,7 @@ def test_processes_that_are_only_played_touch_no_real_ones(compare, monkeypatch)
         raise AssertionError(f"asked about a real process: {parts}")
 
     for name in ("thread_times", "keep_on", "cores_of"):
-        monkeypatch.setattr(f"flashinfer_bench.bench.executors.call_timing.{name}", forbidden)
+        monkeypatch.setattr(f"flashinfer_bench.bench.executors.process.{name}", forbidden)
     monkeypatch.setattr(os, "sched_setaffinity", forbidden)
     monkeypatch.setattr(contests, "enough", lambda taken, *rest, **more: len(taken) >= 2)
     assert compare(steady(1.0), steady(1.1)).obstacle is None

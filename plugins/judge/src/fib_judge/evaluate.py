@@ -73,7 +73,7 @@ class CallMonitor:
         self._deadline = attempt.deadline
         device, lock = attempt.session.device, attempt.session.clock_lock
         # A clock that is held low on purpose is not throttled.
-        held = lock.request.sm_mhz if lock is not None and lock.request is not None else None
+        held = lock.request.sm_mhz if lock is not None else None
         watchers = watchers_for(device, attempt.baseline.config.watch, nominal_mhz=held)
         self._watch = EnvironmentWatch(device, watchers)
         self._watch.before()

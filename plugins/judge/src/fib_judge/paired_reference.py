@@ -50,12 +50,7 @@ Block = tuple[Sequence[float], Sequence[float]]
 """Samples of the numerator, and samples of the denominator that were taken beside them."""
 
 
-def interleaved_ratio(
-    blocks: Sequence[Block],
-    *,
-    confidence: float = 0.95,
-    resolution: float = 0.0,
-) -> Interval:
+def interleaved_ratio(blocks: Sequence[Block]) -> Interval:
     """Return the ratio of the medians of two runs that took turns, with its interval.
 
     What slows both down for a while does not change the ratio of a block. From six blocks on the
@@ -67,8 +62,6 @@ def interleaved_ratio(
     ----------
     blocks : sequence of (sequence of float, sequence of float)
         Numerator and denominator, for a speed-up reference and solution, one block after the other.
-    confidence, resolution : float
-        As for `median_interval`.
 
     Raises
     ------
@@ -77,15 +70,15 @@ def interleaved_ratio(
     """
     top = [value for block in blocks for value in block[0]]
     bottom = [value for block in blocks for value in block[1]]
-    whole = ratio_interval(top, bottom, confidence=confidence, resolution=resolution)
+    whole = ratio_interval(top, bottom, confidence=CONFIDENCE)
     logs = [_log_ratio(group) for group in _groups(blocks)]
     known = [log for log in logs if log is not None]
     if len(known) < _MANY_BLOCKS:
         return whole
     middle = math.fsum(known) / len(known)
-    reach = t_quantile(confidence, len(known) - 1) * standard_error(known)
+    reach = t_quantile(CONFIDENCE, len(known) - 1) * standard_error(known)
     low, high = math.exp(middle - reach), math.exp(middle + reach)
-    return Interval(whole.estimate, min(low, whole.estimate), max(high, whole.estimate), confidence)
+    return Interval(whole.estimate, min(low, whole.estimate), max(high, whole.estimate), CONFIDENCE)
 
 
 def _groups(blocks: Sequence[Block]) -> list[Block]:
@@ -371,4 +364,4 @@ def _paired(taken: Measurement, beside: PairedSamples) -> Interval:
         start = end
     if not blocks:
         return ratio_interval(beside.samples_ms, taken.counted_ms, confidence=CONFIDENCE)
-    return interleaved_ratio(blocks, confidence=CONFIDENCE)
+    return interleaved_ratio(blocks)

@@ -163,26 +163,6 @@ class Ring:
         tensors = [value for value in values if _is_tensor(value)]
         return HostTurn(self, slot, rng, tensors, secured=secured, into=into)
 
-    def turns(
-        self,
-        packed: Sequence[torch.Tensor],
-        rng: random.Random,
-        *,
-        secured: bool,
-        into: Optional[bool] = None,
-    ) -> DeviceTurns:
-        """Return the release of calls on a GPU, one for each slot from the first on.
-
-        Parameters
-        ----------
-        packed : sequence of torch.Tensor
-            The inputs of each as bytes of a slot, see `packed`.
-        rng, secured, into
-            As of `turn`.
-        """
-        into = self.writes_there if into is None else into
-        return DeviceTurns(self, packed, rng, secured=secured, into=into)
-
     def parts(self, slot: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the inputs, those that are tensors, and the outputs of a slot."""
         inputs = sum(map(_is_tensor, self._given))
@@ -579,11 +559,16 @@ class HostTurn(Turn):
 class DeviceTurns(Release):
     """Calls on a GPU, where nobody stands still: outputs are copied away at the answer.
 
+    There is one for each slot from the first on.
+
     Parameters
     ----------
-    ring, packed, rng, secured, into
-        As of `Ring.turns`.
-
+    ring : Ring
+        Has the slots.
+    packed : sequence of torch.Tensor
+        The inputs of each call as bytes of a slot, see `Ring.packed`.
+    rng, secured, into
+        As of `Ring.turn`.
     """
 
     def __init__(
@@ -593,7 +578,7 @@ class DeviceTurns(Release):
         rng: random.Random,
         *,
         secured: bool,
-        into: bool,
+        into: Optional[bool] = None,
     ) -> None:
         import torch
 
@@ -610,7 +595,7 @@ class DeviceTurns(Release):
         self._places = places + starts[:, None]
         self.changed: Optional[torch.Tensor] = None
         self.kept = torch.empty_like(self._outputs, memory_format=torch.contiguous_format)
-        self._rng, self._into = rng, into
+        self._rng, self._into = rng, ring.writes_there if into is None else into
 
     @property
     def parts(self) -> list[DeviceTurn]:

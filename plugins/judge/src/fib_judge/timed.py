@@ -389,7 +389,7 @@ class Course:
             self.ring.packed(values) if one is None else one
             for values, one in zip(drawn, kept, strict=True)
         ]
-        turns = self.ring.turns(packed, self._rng, secured=secured)
+        turns = DeviceTurns(self.ring, packed, self._rng, secured=secured)
         self._made = list(zip(drawn, turns.parts, strict=True))
         self.select(self.numbers[-1])
         return turns
@@ -487,7 +487,7 @@ class Course:
             turn = self.ring.turn(given, self._rng, secured=True, into=into)
             return self.attempt.fire(turn.slot, release=turn, empty=into)
         packed = [self.ring.packed(given)] * (1 if mode is None else mode.calls)
-        turns = self.ring.turns(packed, self._rng, secured=True, into=into)
+        turns = DeviceTurns(self.ring, packed, self._rng, secured=True, into=into)
         if mode is None:
             return self.attempt.fire(0, release=turns, empty=into)
         self._made = [(given, part) for part in turns.parts]

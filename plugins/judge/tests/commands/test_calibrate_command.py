@@ -1,8 +1,7 @@
 """``fib calibrate`` on figures that a stand-in measures, and what it shows and keeps."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fib_judge.calibration import Ceilings, load_ceilings
 from fib_tests.cli import rows

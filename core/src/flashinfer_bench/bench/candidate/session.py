@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench.bench.candidate.device_control import DeviceControl
 from flashinfer_bench.bench.candidate.enter import limit_threads
-from flashinfer_bench.bench.candidate.failures import MAX_NAME, clip, describe_failure
+from flashinfer_bench.bench.candidate.failures import MAX_NAME, describe_failure
 from flashinfer_bench.bench.candidate.processes import libc
 from flashinfer_bench.bench.candidate.subject import Subject, is_usable
 from flashinfer_bench.bench.candidate.timed_calls import Attached, InputSet, TimedCalls, require_few
@@ -23,6 +23,7 @@ from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import PeerClosed
+from flashinfer_bench.bench.transport.messages import clip
 from flashinfer_bench.bench.transport.values import describe, plain_types
 from flashinfer_bench.errors import RunnerError
 
@@ -176,8 +177,8 @@ class Session:
     def _compile(self, request: wire.Compile) -> wire.Message:
         definition, solution = _problem(request)
         self._builder = clip(self._registry.builder_of(solution), MAX_NAME)
-        done = self._registry.compile(definition, solution)
-        return wire.Compiled(request.token, self._builder, done.fresh)
+        fresh = self._registry.compile(definition, solution)
+        return wire.Compiled(request.token, self._builder, fresh)
 
     def _load(self, request: wire.Load) -> wire.Message:
         if self._device == "cpu":

@@ -12,6 +12,7 @@ with it every candidate, when that socket closes; no candidate outlives it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -20,23 +21,107 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional
 
 from flashinfer_bench.bench.candidate import enter, processes, start
-from flashinfer_bench.bench.candidate.children import Child, kill_strays
 from flashinfer_bench.bench.candidate.folders import remove_folder
 from flashinfer_bench.bench.transport import control
 from flashinfer_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import FrameType
+
+logger = logging.getLogger(__name__)
 
 # The control socket tells when the judge ends, unless another process of its has inherited it.
 _PARENT_CHECK_MS = 2000
 _END_TIMEOUT_S = 5.0
 _START_FAILED = 70
 _UNASKED = "unasked"
+_STRAYS_TIMEOUT_S = 2.0
+
+
+@dataclass
+class Child:
+    """A forked candidate.
+
+    Attributes
+    ----------
+    pid : int
+        Its process, which leads a group and a session.
+    leash : socket.socket
+        The server's end.
+    workdir : Path
+        Its folder.
+    condemned : bool
+        Whether it has been killed and only its end is awaited.
+    """
+
+    pid: int
+    leash: socket.socket
+    workdir: Path
+    condemned: bool = False
+
+    def kill(self) -> None:
+        """Kill its group; the leash has called for that, or has ended, which means the same."""
+        self.condemned = True
+        with contextlib.suppress(OSError):
+            self.leash.recv(control.MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
+        processes.kill_group(self.pid)
+
+    def ended(self) -> Optional[int]:
+        """Return its exit code (negative: a signal) if it has ended; it stays a zombie.
+
+        As long as it is one, neither its pid nor its group's can belong to anyone else.
+        """
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def bury(self, code: int, spared: Collection[int]) -> None:
+        """Kill what it leaves behind, remove its folder, and tell the executor that it has ended.
+
+        Parameters
+        ----------
+        code : int
+            As `ended` returned it.
+        spared : collection of int
+            The other candidates.
+        """
+        processes.kill_group(self.pid)
+        os.waitpid(self.pid, 0)
+        kill_strays(spared)
+        remove_folder(self.workdir)
+        with contextlib.suppress(OSError):  # the executor may be gone
+            self.leash.send(control.pack(control.Exited(code)))
+        self.leash.close()
+
+
+def kill_strays(spared: Collection[int]) -> None:
+    """Kill every child of this process that is not in `spared`, and what these leave behind.
+
+    A candidate is the adoptive parent of its orphaned descendants, and this process that of its
+    own: whatever turns up here unknown was left behind by a candidate that has ended.
+
+    Parameters
+    ----------
+    spared : collection of int
+        Children that are none of that.
+    """
+    deadline = time.monotonic() + _STRAYS_TIMEOUT_S
+    while strays := [child for child in processes.children_of(os.getpid()) if child not in spared]:
+        for stray in strays:
+            processes.kill(stray)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(stray, os.WNOHANG)
+        if time.monotonic() > deadline:
+            logger.warning("processes %s outlived their worker", strays)
+            return
+        time.sleep(0.001)
 
 
 class Template:

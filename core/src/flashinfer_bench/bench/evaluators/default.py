@@ -10,7 +10,6 @@ from flashinfer_bench.bench.correctness import (
     Comparison,
     as_tensors,
     compare,
-    error_histogram,
     find_problem,
     output_specs,
 )
@@ -53,8 +52,7 @@ class _Result:
 class DefaultEvaluator(Evaluator):
     """Compare every element with the reference.
 
-    ``correctness.extra`` holds ``matched_ratio`` (of the worst output) and, where there is an
-    error, ``error_histogram`` of the worst output (see `error_histogram`). When an element failed:
+    ``correctness.extra`` holds ``matched_ratio`` (of the worst output). When an element failed:
     ``required_matched_ratio``, ``nonfinite_mismatches`` and ``first_failing`` with its output,
     index, values and trial. ``tightened`` says which tolerances are smaller than was asked for,
     ``loose_tolerance`` which outputs pass, but would not by dtype: what they would be held to, and
@@ -78,7 +76,7 @@ class DefaultEvaluator(Evaluator):
         config: ResolvedEvalConfig,
     ) -> Check:
         """See `Evaluator.check`."""
-        return _judge(definition, workload, trial, calls, config, describes=True)
+        return _judge(definition, workload, trial, calls, config, marks=True)
 
     def check_timed(
         self,
@@ -88,16 +86,16 @@ class DefaultEvaluator(Evaluator):
         outputs: Sequence[Any],
         config: ResolvedEvalConfig,
     ) -> Check:
-        """See `Evaluator.check_timed`; the errors of what passes are not counted."""
+        """See `Evaluator.check_timed`."""
         if type(self).check is not DefaultEvaluator.check:  # of a derived class: the last word
             return super().check_timed(definition, workload, trial, outputs, config)
         parts = definition, workload, trial, [outputs]
         strict = config.held_to_dtypes(definition)
-        found = _judge(*parts, strict or config, describes=False)
+        found = _judge(*parts, strict or config)
         if strict is None or found.passed or found.correctness is None:
             return found
         share = (found.correctness.extra or {}).get("matched_ratio")
-        found = _judge(*parts, config, describes=False)
+        found = _judge(*parts, config)
         if found.passed and found.correctness is not None:
             extra = {**(found.correctness.extra or {}), LOOSE: {"matched_ratio": share}}
             loose = found.correctness.model_copy(update={"extra": extra})
@@ -121,7 +119,7 @@ def _judge(
     calls: Sequence[Sequence[Any]],
     config: ResolvedEvalConfig,
     *,
-    describes: bool,
+    marks: bool = False,
 ) -> Check:
     specs = output_specs(definition, workload.axes)
     for outputs in calls:
@@ -137,9 +135,9 @@ def _judge(
         results.append(_Result(spec.name, actual, expected, found, required, cap))
     failed = [result for result in results if not result.passes]
     results.sort(key=lambda result: result.rank)  # the worst one first
-    extra = _extra(results, trial, config, describes=describes or bool(failed))
+    extra = _extra(results, trial, config)
     # Only where nothing is timed: it may mean to compare once more.
-    if describes and not failed and (loose := _loose(definition, results, config)):
+    if marks and not failed and (loose := _loose(definition, results, config)):
         extra[LOOSE] = loose
     correctness = Correctness(
         max_relative_error=max((one.comparison.max_relative_error for one in results), default=0.0),
@@ -152,17 +150,11 @@ def _judge(
     return Check(EvaluationStatus.INCORRECT_NUMERICAL, correctness, message)
 
 
-def _extra(
-    results: Sequence[_Result], trial: Trial, config: ResolvedEvalConfig, *, describes: bool
-) -> dict[str, Any]:
+def _extra(results: Sequence[_Result], trial: Trial, config: ResolvedEvalConfig) -> dict[str, Any]:
     items = [result.comparison for result in results]
     extra: dict[str, Any] = {
         "matched_ratio": min((item.matched_ratio for item in items), default=1.0)
     }
-    if describes and items and items[0].max_absolute_error > 0.0:
-        worst = results[0]
-        histogram = error_histogram(worst.actual, worst.expected)
-        extra["error_histogram"] = {"output": worst.name, **histogram}
     if config.tightened:
         extra["tightened"] = dict(config.tightened)
     for result in results:

@@ -16,7 +16,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateTimeout,
     Stage,
 )
-from flashinfer_bench.bench.executors.exits import describe_exit
+from flashinfer_bench.bench.executors.handle import describe_exit
 from flashinfer_bench.bench.executors.log import LogPipe, printable
 from flashinfer_bench.bench.transport import messages as wire
 from flashinfer_bench.bench.transport.channel import judge_end

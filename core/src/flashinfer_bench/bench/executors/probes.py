@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -14,15 +13,6 @@ def fork() -> Availability:
     """Say whether processes can be forked and cleaned up as the fork server needs it."""
     if sys.platform != "linux":
         return Availability(False, f"needs Linux, this is {sys.platform}", "use executor 'spawn'")
-    missing = [
-        name
-        for module, name in ((os, "fork"), (os, "waitid"), (socket, "SOCK_SEQPACKET"))
-        if not hasattr(module, name)
-    ]
-    if missing:
-        return Availability(
-            False, f"this Python lacks {', '.join(missing)}", "use executor 'spawn'"
-        )
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         reason = "this kernel does not list the children of a process"
         return Availability(False, reason, "use executor 'spawn'")

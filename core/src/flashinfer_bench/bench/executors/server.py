@@ -15,9 +15,7 @@ from typing import Optional, TypeVar
 from flashinfer_bench.bench.candidate.folders import remove_folder
 from flashinfer_bench.bench.candidate.processes import kill_group, tasks_of
 from flashinfer_bench.bench.executors import launch
-from flashinfer_bench.bench.executors.endpoints import Endpoints
-from flashinfer_bench.bench.executors.exits import describe_exit
-from flashinfer_bench.bench.executors.handle import ProcessHandle
+from flashinfer_bench.bench.executors.handle import Endpoints, ProcessHandle, describe_exit
 from flashinfer_bench.bench.transport import control
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.bench.transport.frames import wait_ready

@@ -13,8 +13,7 @@ from flashinfer_bench.bench.candidate.folders import remove_folder
 from flashinfer_bench.bench.candidate.processes import kill, kill_group, tree_of
 from flashinfer_bench.bench.executors import launch
 from flashinfer_bench.bench.executors.base import Executor
-from flashinfer_bench.bench.executors.endpoints import Endpoints
-from flashinfer_bench.bench.executors.handle import ProcessHandle
+from flashinfer_bench.bench.executors.handle import Endpoints, ProcessHandle
 from flashinfer_bench.bench.executors.process import ProcessCandidate
 from flashinfer_bench.errors import RunnerError, RunnerFatalError
 

@@ -491,3 +491,21 @@ def encode(message: Message) -> bytes:
 
 REQUESTS = Codec(Request, MAX_REQUEST_BYTES)
 REPLIES = Codec(Reply, MAX_REPLY_BYTES)
+
+
+def clip(text: str, limit: int) -> str:
+    """Return `text` with at most `limit` characters, the middle left out, fit for UTF-8.
+
+    Parameters
+    ----------
+    text : str
+        Any text, lone surrogates included.
+    limit : int
+        Most characters of the result; at least 64.
+    """
+    if len(text) > limit:
+        note = f"\n… {len(text) - limit} characters left out …\n"
+        keep = limit - len(note)
+        text = text[: keep - keep // 2] + note + text[len(text) - keep // 2 :]
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return clean[:limit]

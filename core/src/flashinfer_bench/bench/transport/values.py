@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.transport.messages import (
     BoolValue,
@@ -24,8 +24,6 @@ from flashinfer_bench.tensors import (
 
 if TYPE_CHECKING:
     import torch
-
-Scalar = Union[bool, int, float]
 
 
 def describe(value: Any, budget: Optional[int] = None) -> tuple[Value, Optional[memoryview]]:

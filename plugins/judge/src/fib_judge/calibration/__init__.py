@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Optional
@@ -56,8 +55,7 @@ _SAME_WIDTH = {
 }
 
 
-@dataclass(frozen=True)
-class Ceilings:
+class Ceilings(msgspec.Struct, frozen=True):
     """The best that has been measured on one device.
 
     Attributes
@@ -85,16 +83,16 @@ class Ceilings:
         milliseconds, and what grows with it, as a share. Those of the CPU are seen in each run.
     """
 
-    device: str
-    hardware: str
-    bytes_per_s: dict[int, float] = field(default_factory=dict)
-    flops_per_s: dict[str, float] = field(default_factory=dict)
-    call_ms: float = 0.0
-    torch: str = ""
-    created: str = ""
+    device: _Text
+    hardware: _Text
+    bytes_per_s: Annotated[dict[_Size, _Positive], _OF_A_TABLE] = {}
+    flops_per_s: Annotated[dict[str, _Positive], _OF_A_TABLE] = {}
+    call_ms: _Positive = 0.0
+    torch: _Text = ""
+    created: _Text = ""
     settled: bool = True
-    process_ms: float = 0.0
-    process_share: float = 0.0
+    process_ms: _Spread = 0.0
+    process_share: _Spread = 0.0
 
     def spread_ms(self, latency_ms: float) -> float:
         """Return the standard deviation of a latency from process to process, in milliseconds."""
@@ -132,13 +130,14 @@ class Ceilings:
         They are settled if these are, or if these raise no earlier ceiling by more than 10 %.
         """
         calls = [c.call_ms for c in (self, earlier) if c.call_ms > 0]
-        best = replace(
+        best = msgspec.structs.replace(
             self,
             bytes_per_s=_best(self.bytes_per_s, earlier.bytes_per_s),
             flops_per_s=_best(self.flops_per_s, earlier.flops_per_s),
             call_ms=min(calls, default=0.0),
         )
-        return replace(best, settled=self.settled or not best.exceeds(earlier))
+        settled = self.settled or not best.exceeds(earlier)
+        return msgspec.structs.replace(best, settled=settled)
 
     def exceeds(self, earlier: Ceilings) -> bool:
         """Return whether some ceiling is higher than an earlier one by more than 10 %."""
@@ -153,18 +152,8 @@ class Ceilings:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
-        return {
-            "device": self.device,
-            "hardware": self.hardware,
-            "torch": self.torch,
-            "created": self.created,
-            "settled": self.settled,
-            "bytes_per_s": {str(size): rate for size, rate in sorted(self.bytes_per_s.items())},
-            "flops_per_s": dict(sorted(self.flops_per_s.items())),
-            "call_ms": self.call_ms,
-            "process_ms": self.process_ms,
-            "process_share": self.process_share,
-        }
+        found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return found
 
     @classmethod
     def from_json(cls, record: Any) -> Ceilings:
@@ -175,21 +164,11 @@ class Ceilings:
         ValueError
             If it is not what `to_json` writes: names and numbers within reason.
         """
-        found = msgspec.convert(record, _Record, str_keys=True)
-        return cls(**{name: getattr(found, name) for name in found.__struct_fields__})
-
-
-class _Record(msgspec.Struct):
-    device: _Text
-    hardware: _Text
-    torch: _Text
-    created: _Text
-    settled: bool
-    bytes_per_s: Annotated[dict[_Size, _Positive], _OF_A_TABLE]
-    flops_per_s: Annotated[dict[str, _Positive], _OF_A_TABLE]
-    call_ms: _Positive
-    process_ms: _Spread = 0.0
-    process_share: _Spread = 0.0
+        found = msgspec.convert(record, cls, str_keys=True)
+        missing = {*cls.__struct_fields__[:-2]} - record.keys()  # earlier files have no spread
+        if missing:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        return found
 
 
 def _best(new: Mapping[Any, float], old: Mapping[Any, float]) -> dict[Any, float]:

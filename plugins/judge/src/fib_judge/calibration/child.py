@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from fib_judge.calibration import Ceilings, cpu, cuda, torch_version
 from fib_judge.calibration.passes import best_of_passes, ceilings_of
@@ -65,7 +66,7 @@ def measured(
     probes = cpu.probes() if on_cpu else cuda.probes(device)
     limit_s = (cpu.BUDGET_S if on_cpu else cuda.BUDGET_S) if budget_s is None else budget_s
     best = best_of_passes(probes, budget_s=limit_s, on_progress=on_progress)
-    return replace(
+    return msgspec.structs.replace(
         ceilings_of(best.rates),
         device=device,
         hardware=hardware,

@@ -113,7 +113,7 @@ def nothing() -> None:
 def ceilings_of(rates: Mapping[Key, float]) -> Ceilings:
     """Return the ceilings that `rates` are, of no device in particular."""
     by_kind: dict[str, dict[Any, float]] = {"bytes": {}, "flops": {}, "call": {}}
-    for (kind, name), rate in rates.items():
+    for (kind, name), rate in sorted(rates.items()):
         by_kind[kind][name] = rate
     fastest = max(by_kind["call"].values(), default=float("inf"))
     return Ceilings("", "", by_kind["bytes"], by_kind["flops"], call_ms=1e3 / fastest)

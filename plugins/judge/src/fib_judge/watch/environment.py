@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.watch.base import Reading, Summary, Watcher
-from flashinfer_bench.errors import CapabilityError, ConfigError, FibError
+from flashinfer_bench.errors import CapabilityError, FibError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,8 +34,6 @@ class WatchReport:
         Numbers of the samples that were taken while the device was throttled, counted from 0.
     notes : tuple of str
         What a reader of the numbers should know.
-    samples : int
-        How many samples the watch knows of.
     waited_s : float
         Seconds waited for the device to be fast again.
     """
@@ -43,7 +41,6 @@ class WatchReport:
     facts: dict[str, Any] = field(default_factory=dict)
     throttled: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
-    samples: int = 0
     waited_s: float = 0.0
 
 
@@ -80,7 +77,6 @@ _COST_SHARE = 0.02
 """Share of the time that a watcher may take; one that is slow is asked less often."""
 _DIGITS = 4
 _LONGEST_NOTE = 256
-MODES = ("auto", "off")
 
 
 def watchers_for(
@@ -96,16 +92,9 @@ def watchers_for(
         ``auto``, or ``off`` for none.
     nominal_mhz : int, optional
         The SM clock that a GPU was set to, if it was.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such mode.
     """
     from flashinfer_bench.plugins import default_catalog
 
-    if mode not in MODES:
-        raise ConfigError(f"watch={mode!r}: allowed: {', '.join(MODES)}")
     if mode == "off":
         return []
     kind = device.partition(":")[0]
@@ -273,7 +262,6 @@ class EnvironmentWatch:
             facts={name: dict(found.facts) for name, found in summaries.items() if found.facts},
             throttled=tuple(throttled),
             notes=tuple(notes),
-            samples=self._samples,
             waited_s=round(self._waited_s, _DIGITS),
         )
 

@@ -57,8 +57,8 @@ class LockReport:
 
     Attributes
     ----------
-    request : ClockRequest, optional
-        What was asked for; None if nothing was.
+    request : ClockRequest
+        What was asked for.
     locked : bool
         Whether the clocks were set.
     problem : str, optional
@@ -70,16 +70,14 @@ class LockReport:
         The clocks before.
     """
 
-    request: Optional[ClockRequest] = None
+    request: ClockRequest
     locked: bool = False
     problem: Optional[str] = None
     undone: bool = True
     before: dict[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """Return what belongs into a trace; nothing if nothing was asked for."""
-        if self.request is None:
-            return {}
+        """Return what belongs into a trace."""
         found = {
             "locked": self.locked,
             "sm_mhz": self.request.sm_mhz,
@@ -90,7 +88,7 @@ class LockReport:
 
 
 @contextmanager
-def locked_clocks(device: str, request: Optional[ClockRequest]) -> Iterator[LockReport]:
+def locked_clocks(device: str, request: ClockRequest) -> Iterator[LockReport]:
     """Set the clocks of a GPU for the body of a ``with`` statement.
 
     They are freed when the body ends, however it does, and at the latest when the interpreter does.
@@ -102,8 +100,8 @@ def locked_clocks(device: str, request: Optional[ClockRequest]) -> Iterator[Lock
     ----------
     device : str
         ``cuda`` or ``cuda:N``.
-    request : ClockRequest, optional
-        The clocks; None changes nothing.
+    request : ClockRequest
+        The clocks.
 
     Yields
     ------
@@ -112,12 +110,11 @@ def locked_clocks(device: str, request: Optional[ClockRequest]) -> Iterator[Lock
     """
     report = LockReport(request)
     held = None
-    if request is not None:
-        try:
-            held = _Held(device, request, report)
-        except Exception as error:  # noqa: BLE001 - timing goes on with clocks that are not locked
-            report.problem = _reason(error)
-            logger.warning("could not lock the clocks of %s: %s", device, error)
+    try:
+        held = _Held(device, request, report)
+    except Exception as error:  # noqa: BLE001 - timing goes on with clocks that are not locked
+        report.problem = _reason(error)
+        logger.warning("could not lock the clocks of %s: %s", device, error)
     try:
         yield report
     finally:
