@@ -1,4 +1,4 @@
-"""Making calls, sound and unsound, and judging what happens in them."""
+"""Making calls, and judging what happens in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Optional
 
 from tests.apply_faults import channel
-from tests.apply_faults.oracle import NOTHING, Oracle, Verdict
+from tests.apply_faults.oracle import Oracle, Verdict
 from tests.apply_faults.problems import expected, make_inputs, make_outputs
 
 if TYPE_CHECKING:
@@ -53,10 +53,6 @@ class Driver:
         inputs = make_inputs(problem, problem.sizes(values), rng)
         verdict = self.oracle.verdict(problem.name, values)
         return self.judged(problem, inputs, style, verdict)
-
-    def unsound(self, problem: Problem, inputs: list[Any], style: str) -> tuple[str, list[str]]:
-        """Make a call with inputs that no recorded kernel is meant for."""
-        return self.judged(problem, inputs, style, NOTHING)
 
     def judged(
         self,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
-import signal
 import sys
 import threading
 from collections import Counter
@@ -85,31 +83,6 @@ def no_fault() -> None:
     report(stats=runtime.stats())
 
 
-def disk_full() -> None:
-    import resource
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with enable_tracing(ROOT) as runtime:
-        steps(5)
-        runtime.flush()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
-        steps(100)
-        runtime.flush()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        steps(100)
-    report(stats=runtime.stats())
-
-
-def dataset_deleted() -> None:
-    with enable_tracing(ROOT) as runtime:
-        steps(20)
-        runtime.flush()
-        shutil.rmtree(ROOT)
-        steps(200)
-        runtime.flush()
-    report(stats=runtime.stats())
-
-
 def threads() -> None:
     with enable_tracing(ROOT) as runtime:
         stop = threading.Event()
@@ -156,23 +129,6 @@ def bare_fork() -> None:
         sys.exit(0)
     os.wait()
     report()
-
-
-def shutdown() -> None:
-    """The interpreter ends: nothing was flushed by hand, and nothing can be said any more."""
-    enable_tracing(ROOT)
-    steps(50)
-    report()
-    sys.stderr.close()
-
-
-def terminated() -> None:
-    enable_tracing(ROOT)
-    install_signal_handlers()
-    steps(50)
-    report()
-    os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(60)
 
 
 def terminated_at_work() -> None:

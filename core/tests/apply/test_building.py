@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
-import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,7 +17,6 @@ from flashinfer_bench.errors import (
     BuildCapabilityError,
     BuildError,
     CapabilityError,
-    ConfigError,
     StorageError,
 )
 
@@ -37,13 +28,6 @@ def solution(name, source="def run(x):\n    return x * 2\n# {tag}\n", **options)
     return Solution.model_validate(
         runtime_dataset.solution(name, "double", name, source, **options)
     )
-
-
-def slow_to_compile(name):
-    made = runtime_dataset.solution(name, source="// SLEEPS\n", language="cpp")
-    made["spec"] |= {"entry_point": "main.cpp::run", "destination_passing_style": True}
-    made["sources"][0]["path"] = "main.cpp"
-    return Solution.model_validate(made)
 
 
 def source(*solutions):
@@ -92,14 +76,6 @@ def builds(builder, monkeypatch):
 
 
 class TestGet:
-    def test_it_is_built_when_it_is_first_asked_for(self, builds, builder):
-        assert builder.asked == []
-        first = builds.get("a")
-        assert first.metadata.solution_name == "a"
-        assert builds.get("a") is first
-        assert builder.asked == ["a"]
-        assert builds.failed == {}
-
     @pytest.mark.parametrize(
         ("raised", "kind", "told"),
         [
@@ -141,31 +117,6 @@ class TestGet:
             builds.get("a")
         gc.collect()
         assert seen[0]() is None
-
-    def test_ctrl_c_is_no_failure_of_the_solution(self, builds, builder):
-        builder.actions["a"] = KeyboardInterrupt()
-        with pytest.raises(KeyboardInterrupt):
-            builds.get("a")
-        assert builds.failed == {}
-        builder.actions.clear()
-        assert builds.get("a").metadata.solution_name == "a"
-
-    def test_of_several_that_want_the_same_one_builds(self, builds, builder):
-        meet, go = threading.Barrier(9), threading.Event()
-        builder.actions["a"] = lambda: go.wait(30) and None
-
-        def want(name):
-            meet.wait(30)
-            return builds.get(name)
-
-        with ThreadPoolExecutor(8) as threads:
-            found = [threads.submit(want, "a") for _ in range(8)]
-            meet.wait(30)
-            # Another one is not kept waiting by it.
-            assert builds.get("b").metadata.solution_name == "b"
-            go.set()
-        assert len({id(each.result()) for each in found}) == 1
-        assert sorted(builder.asked) == ["a", "b"]
 
     def test_what_was_cleaned_up_elsewhere_is_built_again(self, builds, builder):
         first = builds.get("a")
@@ -225,12 +176,6 @@ class TestAhead:
         assert sorted(builder.asked) == ["a", "a", "b"]
         assert set(builds.failed) == {"b"}
 
-    @pytest.mark.parametrize("jobs", [0, -1, 1.5, "2", True])
-    def test_other_numbers_of_jobs_are_refused(self, builds, builder, jobs):
-        with pytest.raises(ConfigError, match=f"jobs={jobs!r} is not allowed"):
-            builds.ahead("ab", jobs=jobs)
-        assert builder.asked == []
-
     def test_an_interruption_stops_what_has_not_begun(self, builds, builder):
         go = threading.Event()
         for name in "bcdef":
@@ -244,78 +189,3 @@ class TestAhead:
         assert builder.asked[0] == "a"
         assert len(builder.asked) <= 2  # the thread may have begun the next one meanwhile
         assert failing(builds, "f") == {}  # … and everything still works
-
-
-# -------------------------------------------------------------------------- with a real compiler
-
-
-@pytest.fixture
-def compiler(tmp_path, monkeypatch):
-    """Make a compiler that sleeps over some sources, and a cache of its own."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    for name in ("CC", "MAX_JOBS"):
-        monkeypatch.delenv(name, raising=False)
-    script = tmp_path / "c++"
-    script.write_text(
-        textwrap.dedent(
-            f"""\
-            #!/bin/sh
-            for each in "$@"; do
-              case "$each" in *.cpp)
-                if grep -q SLEEPS "$each"; then echo $$ > {tmp_path}/asleep; exec sleep 600; fi;;
-              esac
-            done
-            exec c++ "$@"
-            """
-        )
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("CXX", str(script))
-    return tmp_path
-
-
-CHILD = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import test_building as here
-from flashinfer_bench.apply.runtime import Builds
-
-builds = Builds(here.source(here.slow_to_compile("slow"), here.solution("later")))
-try:
-    list(builds.ahead(["slow", "later"], jobs=1))
-except KeyboardInterrupt:
-    assert builds.get("later")(3) == 6  # the process is as good as before
-    print("interrupted", sorted(builds.failed), flush=True)
-"""
-
-
-@pytest.mark.torch
-@pytest.mark.plugin("python", "tvm_ffi")
-@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler for C++")
-@pytest.mark.skipif(os.name == "nt", reason="it sends signals")
-def test_ctrl_c_ends_the_wait_and_no_compiler_holds_up_the_end(compiler):
-    def asleep():
-        path = compiler / "asleep"
-        return path.read_text().strip() if path.exists() else ""
-
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, os.path.dirname(__file__)],  # noqa: PTH120
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not asleep():
-            assert child.poll() is None
-            time.sleep(0.02)
-        child.send_signal(signal.SIGINT)  # to Python alone: the compiler sleeps on
-        line = child.stdout.readline()
-        child.wait(60)
-    finally:
-        child.kill()
-        if asleep():  # which ninja has put into a process group of its own
-            os.kill(int(asleep()), signal.SIGKILL)
-        child.stdout.close()
-        child.wait(60)
-    assert line == "interrupted []\n"
-    assert child.returncode == 0

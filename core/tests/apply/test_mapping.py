@@ -256,19 +256,6 @@ def test_names_without_end_are_counted():
         assert found["fallback"] == 6000
 
 
-def test_compiled_callers_keep_working():
-    @apply("norm_h8")
-    def norm(x, weight):
-        return -x
-
-    @torch.compile(backend="eager")
-    def model(x):
-        return norm(x + 1, W) + 1
-
-    with enable_mapping({"norm_h8": thrice}, dataset=KNOWN), torch.no_grad():
-        assert torch.equal(model(rows()), rows(7))
-
-
 # -------------------------------------------------------------------------------- odd ways to call
 
 

@@ -68,13 +68,6 @@ class TestInputs:
         assert call(function, minus, *args, known=known, **kwargs) == EXTRA
 
     @pytest.mark.parametrize(
-        "function", [lambda x: None, lambda x, weight, scale: None, lambda weight, y: None]
-    )
-    def test_a_signature_that_cannot_be_it(self, function):
-        args = [X] * len(inspect.signature(function).parameters)
-        assert call(function, minus, *args, known=ONE) == "signature"
-
-    @pytest.mark.parametrize(
         ("function", "solution", "args", "kwargs", "expected"),
         [
             (lambda x, eps=1e-6: None, lambda x, eps: [x, eps], (X,), {}, [X, 1e-6]),

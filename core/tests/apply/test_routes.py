@@ -102,7 +102,6 @@ IN_PLACE = {
 }
 TIMES = "def run(hidden_states, weight):\n    return hidden_states * weight\n"
 MINUS = "def run(hidden_states, weight):\n    return -hidden_states * weight\n"
-FAILS = "def run(hidden_states, weight):\n    raise ZeroDivisionError('inside')\n"
 
 
 def dataset(tmp_path, code, name="norm_k4", **changes):
@@ -159,14 +158,6 @@ class TestDataset:
             assert library.norm(rows(), W)[0, 0] == 6
         assert "norm_k4 (library.norm)" in caplog.text
         assert route_stats()["library.norm"]["refused"] == {routed.NOT_WANTED: 1}
-
-    def test_solution_that_fails(self, tmp_path):
-        library, out = Library(), torch.zeros(2, 4)
-        with enabled(dataset(tmp_path, FAILS)) as runtime:
-            for _ in range(5):
-                assert library.norm(rows(), W, out=out) is out
-            assert runtime.stats()["norm_k4"].errors > 0
-        assert (library.calls, float(out[0, 0])) == (5, 6.0)
 
     def test_torch_compile_takes_the_original(self, tmp_path):
         library = Library()
@@ -314,18 +305,6 @@ class TestMapping:
 
 
 class TestShadow:
-    def calls(self, library, number=4, out=None):
-        return [library.norm(rows(), W, out=out) for _ in range(number)]
-
-    def test_agreeing(self, tmp_path):
-        library, out = Library(), torch.zeros(2, 4)
-        with enabled(dataset(tmp_path, TIMES), shadow_calls=2) as runtime:
-            assert all(each is out for each in self.calls(library, out=out))
-            found = runtime.stats()["norm_k4"]
-        assert (found.hits, found.fallbacks, found.errors) == (2, 2, 0)
-        assert library.calls == 4  # in each compared call once for the copies
-        assert out[0, 0] == 6
-
     def test_compared_on_copies(self, tmp_path):
         seen = []
 
@@ -352,7 +331,8 @@ class TestShadow:
 
         library = Library(Plain)
         with enabled(dataset(tmp_path, TIMES), shadow_calls=1) as runtime:
-            self.calls(library)
+            for _ in range(4):
+                library.norm(rows(), W)
             assert runtime.stats()["norm_k4"].hits == 0
         assert library.calls == 4
         assert caplog.text.count("cannot be compared") == 1

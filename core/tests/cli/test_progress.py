@@ -163,14 +163,6 @@ def test_after_ctrl_c_no_further_dataset_is_begun(session, maker):
     assert len(made.runs) == 1
 
 
-def test_a_disk_that_fails_is_tried_once_more(session, capsys):
-    error = StorageError("traces/x.jsonl: no space left", hint="free some")
-    with pytest.raises(StorageError, match="the run stopped") as caught:
-        session(error=error)
-    assert "--resume" in caught.value.hint
-    assert "3 evaluations in" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "error",
     [

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import subprocess
 import sys
 import threading
-import weakref
 from textwrap import dedent
 
 import pytest
@@ -90,18 +88,6 @@ class TestAPoint:
         for _ in range(3):
             assert through(point, 1) == ("a", "d", (1,), None)
         assert runtime.asked == [("d", point)]
-
-    def test_goes_away_with_its_function(self, router):
-        made, runtime = PatchPoint("d", "f"), Runtime("a", "d")
-        router.connect(made)
-        router.push(runtime)
-        through(made)
-        seen = weakref.ref(made)
-        del made
-        runtime.asked.clear()
-        gc.collect()
-        assert seen() is None
-        assert router.points() == []
 
 
 class TestAPointWithoutAName:

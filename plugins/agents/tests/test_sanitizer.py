@@ -213,12 +213,6 @@ def test_a_stopped_check(run) -> None:
     assert run(stop=stop).problem.code == "interrupted"
 
 
-def test_wrong_requests(run) -> None:
-    assert run(tools=["valgrind"]).problem.code == "invalid_request"
-    assert run(sanitizer="no-such-program").problem.code == "tool_missing"
-    assert run(device="cuda:77").problem.code == "no_device"
-
-
 def test_text_for_agents(dataset, sanitizer, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_MODE", "findings")
     monkeypatch.setenv("FAKE_OUTCOME", DONE)

@@ -109,14 +109,6 @@ def test_a_field_on_many_lines_is_reported_once(found, maker):
     )
 
 
-def test_a_misspelt_field_is_named_beside_the_missing_one(found, maker):
-    path = maker.root / DEFINITION
-    path.write_text(path.read_text().replace('"reference"', '"refrence"'))
-    warning, error = sorted(found(DEFINITION, "description", "x"), reverse=True)
-    assert warning[2] == 'unknown field "refrence": did you mean "reference"?'
-    assert error[:2] == ("error", "reference")
-
-
 @pytest.mark.parametrize(
     ("language", "severity", "end"),
     [

@@ -58,20 +58,6 @@ def source(request, dataset):
 
 
 class TestExplain:
-    def test_the_winner_and_the_others_of_each_key(self, source):
-        found = explain(source, "scale", hardware=HERE)
-        assert [one["axes"] for one in found["keys"]] == [
-            {"rows": rows, "columns": 2} for rows in (1, 8, 99)
-        ]
-        first, second, third = found["keys"]
-        names = ("solution", "latency_ms", "slower", "runs")
-        contenders = [tuple(map(one.get, names)) for one in first["contenders"]]
-        assert contenders == [("fast", 2.0, 1.0, 2), ("slow", 4.0, 2.0, 1)]
-        assert second["contenders"][0]["solution"] == "slow"
-        assert third["contenders"] == []
-        of = [found[name] for name in ("definition", "op_type", "hardware")]
-        assert of == ["scale", "scaling", HERE]
-
     def test_each_solution_has_its_reasons(self, source):
         found = explain(source, "scale", hardware=HERE)
         kinds = {
@@ -119,25 +105,8 @@ class TestExplain:
         with pytest.raises(UnknownNameError, match="variable axis"):
             explain(source, "scale", hardware=HERE, axes={"depth": 4})
 
-    def test_a_definition_without_traces(self, source):
-        found = explain(source, "other", hardware=HERE)
-        assert (found["keys"], found["best"]) == ([], None)
-        assert [one["name"] for one in found["solutions"]] == ["misled"]
-
 
 class TestExplainAll:
-    def test_each_definition_in_short(self, source):
-        found = explain_all(source, hardware=HERE)
-        other, scale = found["definitions"]
-        assert (scale["definition"], scale["op_type"], scale["known"]) == ("scale", "scaling", True)
-        counts = [scale[name] for name in ("solutions", "runs", "keys", "open_keys")]
-        assert counts == [10, 17, 3, 1]
-        assert scale["winners"] == {"fast": 1, "slow": 1}
-        assert scale["best"] == "fast"  # which has half of the keys, and is the fastest on each
-        assert list(scale["refused"].items())[:2] == [("status", 3), ("error", 2)]
-        assert (other["runs"], other["keys"], other["winners"], other["best"]) == (0, 0, {}, None)
-        assert found["hardware"] == HERE
-
     def test_definitions_that_are_lacking_come_last(self, dataset):
         dataset.traces([make.trace("fast", of="aaa")], "traces/more.jsonl")
         lacking = explain_all(dataset.root, hardware=HERE)["definitions"][-1]

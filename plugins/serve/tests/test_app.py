@@ -402,14 +402,6 @@ def test_a_real_server_evaluates_and_shuts_down(start_server: Any, capfd: Any) -
     assert " INFO " not in capfd.readouterr().err  # of the server and its worker
 
 
-def test_a_second_server_on_the_same_database_says_so(start_server: Any) -> None:
-    server = start_server(devices=())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match="another server uses the database"):
-        run_server(replace(server.settings, port=port))
-
-
 def test_unlike_devices_end_the_service(
     settings: ServeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

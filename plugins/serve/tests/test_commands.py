@@ -454,11 +454,3 @@ def test_each_refusal_says_what_to_do(fib, play, file):  # noqa: F811
         assert (done.exit_code, told in done.stderr) == (code, True), done.output
         assert str(file) in done.stderr
         assert SECRET not in done.output
-    server.close()
-    done = fib("submit", file, "--server", server.url)
-    assert done.exit_code == 4
-    assert f"{server.url} cannot be reached" in done.stderr
-    assert "fib serve" in done.stderr
-    done = fib("submit", file, "--server", "judge")
-    assert done.exit_code == 2
-    assert "'judge' is not a URL" in done.stderr

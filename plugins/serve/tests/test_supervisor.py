@@ -188,7 +188,7 @@ def test_a_device_may_have_two_workers_but_a_database_only_one_server(store, roo
         async with running(store, Settings(root, ("cpu", "cpu"))) as supervisor:
             assert [one.name for one in supervisor.workers] == ["cpu", "cpu#2"]
             other = Supervisor(store, Settings(root), lambda: None)  # type: ignore[arg-type]
-            with pytest.raises(ConfigError, match="another server"):
+            with pytest.raises(ConfigError, match="another server uses the database"):
                 await other.start()
             await other.stop()
             await until(lambda: all(one.healthy for one in supervisor.workers))

@@ -46,39 +46,6 @@ def test_the_thread_counts_too(by, recogniser):
     assert ungraded(wanting) is False
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_and_those_of_transforms_do_not_reach_the_checker_of_torch():
-    x, asked = torch.zeros(2, 4), []
-
-    class Deadly:
-        def __init__(self, *tensors, **options):
-            pass
-
-        def check(self, *args):
-            asked.append([each.shape for each in args])  # raises if there is none
-            return True
-
-    check = by_torch(Deadly)([x, x.clone()])
-    nested = torch.nested.nested_tensor([x, x])
-    assert not check(nested, x)
-    assert not check(x, nested)
-    torch.vmap(lambda each: each + float(check(each, x)))(torch.ones(3, 2, 4))
-    assert asked == []
-    assert check(x, x)
-
-
-def test_strides_count_only_where_elements_are_found_by_them(recogniser):
-    one = torch.zeros(1, 4)
-    check = recogniser([one])
-    assert check(torch.zeros(8, 4)[:1])
-    assert check(torch.zeros(1, 8)[:, :4])
-    assert not check(torch.zeros(1, 8)[:, ::2])
-    assert not recogniser([torch.zeros(2, 4)])(torch.zeros(2, 8)[:, :4])
-    none = recogniser([torch.zeros(0, 4)])
-    assert none(torch.zeros(4, 0).t())
-    assert none(torch.zeros(0, 8)[:, ::2])
-
-
 def test_the_quickest_way_that_works_is_taken(helper, monkeypatch):
     monkeypatch.setattr(recognition, "by_helper", lambda: helper)
     assert recognition.recognition() is helper

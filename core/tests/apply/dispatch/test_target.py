@@ -205,19 +205,6 @@ def test_calls_on_another_device(gpus):
     assert gpus.current == 0
 
 
-@pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 3), (1, 5, 1)])
-def test_outputs_are_allocated_as_torch_does(shape, quick):
-    device = torch.device("cpu")
-    allocate = target._quick_allocator("cpu") if quick else target._public_allocator(device)
-    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn):
-        wanted = torch.empty(shape, dtype=dtype)
-        made = allocate(shape, wanted.stride(), dtype)
-        assert (made.shape, made.stride(), made.dtype) == (shape, wanted.stride(), dtype)
-        assert made.is_contiguous()
-        assert not made.requires_grad
-
-
 def test_torch_without_the_quick_allocator(monkeypatch, bench, xy):
     target._quick_allocator.cache_clear()
     monkeypatch.delattr("torch._C._dynamo.guards._empty_strided_cpu")

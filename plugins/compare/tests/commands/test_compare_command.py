@@ -114,14 +114,6 @@ def test_what_is_not_allowed(fib, dataset, options, code, text):
     assert text in done.stderr
 
 
-@pytest.mark.torch
-def test_a_device_that_is_not_there(fib, dataset):
-    names = ["--baseline", "old", "--candidate", "new"]
-    done = fib("compare", "--local", dataset, *names, "--device", "cuda:63")
-    assert done.exit_code == 4
-    assert "there is no device 'cuda:63'" in done.stderr
-
-
 def trace(ms, solution="s", **changes):
     samples = [ms * (1 + 0.001 * (number % 7 - 3)) for number in range(200)]
     told = {"timer": "cpu", "timer_version": "1", "definition_hash": "0" * 16}

@@ -84,12 +84,6 @@ def test_a_solution_for_another_device_is_refused(comparer, problems):
 
 
 @pytest.mark.torch
-def test_a_timer_that_is_not_there(comparer, dataset):
-    with comparer(timer="sundial") as held, pytest.raises(CapabilityError, match="sundial"):
-        list(held.run(find_contests(dataset, "old", "new")))
-
-
-@pytest.mark.torch
 def test_where_no_process_can_be_started_it_ends(comparer, dataset, executor):
     executor.broken = True
     with comparer() as held, pytest.raises(RunnerFatalError, match="no process"):

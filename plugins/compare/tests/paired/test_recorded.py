@@ -71,9 +71,3 @@ def test_without_samples_there_is_no_comparison():
     assert (found.obstacle.role, found.obstacle.kind) == ("baseline", "not recorded")
     (found,) = compare([trace()], [trace(count=3)])
     assert found.obstacle.message.startswith("only 3 of the required 5")
-
-
-def test_a_run_that_failed_is_an_obstacle():
-    (found,) = compare([trace()], [trace(status="RUNTIME_ERROR")])
-    assert (found.obstacle.role, found.obstacle.kind) == ("candidate", "wrong")
-    assert "RUNTIME_ERROR" in found.obstacle.message

@@ -132,22 +132,6 @@ def test_what_is_missing_here(fib_process, maker, solutions, code, told):
     assert by_solution(done.stdout)[solutions[0]]["result"] == "unavailable"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (["--solutions", "godo_double"], 2, "did you mean good_double"),
-        (["--jobs", "0"], 2, "build_jobs"),
-        (["--executor", "sundial"], 2, "sundial"),
-        (["--compile-only", "--solutions", "python_double"], 5, "in a language that is compiled"),
-    ],
-)
-def test_usage(fib_process, dataset, arguments, code, told):
-    done = fib_process("build", "--local", dataset.root, *arguments)
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.plugin("python")
 @pytest.mark.skipif(find_spec("fib_sandbox_linux") is None, reason="there is no sandbox")
 @pytest.mark.parametrize("without", ["", "linux"])
