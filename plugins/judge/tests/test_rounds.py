@@ -78,6 +78,32 @@ def test_fewer_calls_than_an_exchange_may_have(judge, changes):
     assert note(found)["timed_calls"] == changes["iterations"]
 
 
+@pytest.mark.parametrize(("changes", "samples"), [({}, 30 + 2 * 10), ({"processes": 1}, 30)])
+def test_calls_that_wait_are_made_in_several_processes(
+    judge, tmp_path, monkeypatch, changes, samples
+):
+    """Their latency is the host's time, which differs from process to process; here it does."""
+    monkeypatch.setattr(evaluate, "_READY_S", 60.0)  # however busy the machine
+    notes = tmp_path / "pids"
+    notes.touch()
+    source = f"""
+import os, time
+from pathlib import Path
+notes = Path({str(notes)!r})
+with notes.open("a") as file: print(os.getpid(), file=file)
+own_s = 1e-3 * len(notes.read_text().split())
+def run(x, y):
+    until = time.perf_counter() + own_s
+    while time.perf_counter() < until: pass
+    return x + y
+"""
+    found = judge(source, iterations=10, num_trials=3, **changes)
+    assert found.status == "PASSED", found.log
+    assert len(found.performance.samples_ms) == samples
+    low, high = found.performance.interval_ms
+    assert high > 2 * low or samples == 30
+
+
 def test_one_slot(judge, monkeypatch):
     monkeypatch.setattr(ring, "_MOST_BYTES", 1)
     found = judge(ADD)

@@ -169,8 +169,8 @@ class EvalConfig(TimingSettings):
         Seconds by the wall clock that the timed calls of a solution on a workload may take.
     processes : int, optional
         Fresh processes over which the timed calls are spread, so that the interval covers what
-        differs between processes; by default twice `num_trials` on the CPU, and one elsewhere. Not
-        with other rules than ``fixed``.
+        differs between processes; by default twice `num_trials` on the CPU, and elsewhere one, or
+        `num_trials` if calls wait for the device. Not with other rules than ``fixed``.
     cache : str, optional
         ``cold``: caches of the device are emptied before each timed call; ``warm``: they are not.
     watch : str, optional

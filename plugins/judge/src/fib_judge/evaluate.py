@@ -212,7 +212,8 @@ def _run_once(
                         return _Outcome(check, correctness)
                     usual, plan = verified.plan, _whole_plan(verified, call_s)
                     whole = replace(verified, part=plan)
-                    parts = _parts(whole, time.monotonic() - began)
+                    called_s = time.monotonic() - began
+                    parts = _parts(whole, called_s)
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
@@ -223,6 +224,8 @@ def _run_once(
                     runs.append(_time(verified, own, checks, turns, made))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
+                if runs[0].waits and len(parts) == 1 and called_s < _READY_S:
+                    parts += _further(whole)
                 # The next process, and the next attempt, are to know nothing of this one.
                 if number + 1 < len(parts) or runs[-1].violation is not None:
                     attempt.worker.reusable = False
@@ -273,6 +276,15 @@ def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
         usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.total // _LEAST_CALLS)
     count = min(config.processes or usual, plan.total, len(baseline.checks))
     return plan.split(count) if count > 1 else [plan]
+
+
+def _further(attempt: VerifiedAttempt) -> list[TimingPlan]:
+    """Return what more processes do where the host is timed, which takes other times in each."""
+    plan, config = attempt.plan, attempt.baseline.config
+    if not plan.rounds or config.processes is not None:
+        return []
+    count = min(config.num_trials, plan.total // _LEAST_CALLS, len(attempt.baseline.checks))
+    return plan.split(count)[1:] if count > 1 else []
 
 
 def _time(

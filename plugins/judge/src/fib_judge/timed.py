@@ -225,6 +225,11 @@ class TimedRun:
     watched: dict[str, Any] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
 
+    @property
+    def waits(self) -> bool:
+        """Whether calls on a GPU have waited for it, so that the host's time is their latency."""
+        return _ON_HOST in self.measurement.notes
+
     def as_disputed(self) -> TimedRun:
         """Return it with a latency that reaches to what a typical call took with all around it."""
         violation, taken = self.violation, self.measurement
