@@ -22,7 +22,7 @@ def test_who_is_not_kept_is_ended_and_replaced(executor, end):
         assert worker.candidate.pid == 1001
 
 
-def test_of_fresh_processes_the_reference_s_alone_stays_until_there_is_another_one(executor):
+def test_the_reference_s_process_stays_where_solutions_get_fresh_ones(executor):
     pool = WorkerPool(executor, keep=0, sandbox=Sandbox("off"))
     pids = []
     for key in [("solution", "a"), ("reference", "d")] * 2:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
-_KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
+KEEP_BELOW_BYTES = 1 << 30  # a candidate that holds more than this is not kept for later
 CONFIDENCE = 0.95
 MAX_LOG_CHARACTERS = 16_384
 _TICKS = 5
@@ -428,7 +428,7 @@ def in_worker(report: Report) -> Iterator[Attempt]:
     """
     session, baseline = report.session, report.baseline
     with session.pool.worker(solution_key(report.solution)) as worker:
-        worker.reusable = baseline.nbytes < _KEEP_BELOW_BYTES
+        worker.reusable = baseline.nbytes < KEEP_BELOW_BYTES
         deadline = Deadline(session.config.timeout_seconds)
         attempt = Attempt(session, report.solution, baseline, worker, deadline)
         try:

@@ -186,6 +186,8 @@ def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, T
             whole = replace(attempt, baseline=replace(baseline, trials=tuple(trials)))
             yield whole, _reference_plan(whole, fastest_s)
             worker.new_output()
+            worker.reusable = whole.baseline.nbytes < evaluation.KEEP_BELOW_BYTES
+            whole.candidate.rest(timeout_s=whole.left("call"))
     except CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended while the reference ran") from error

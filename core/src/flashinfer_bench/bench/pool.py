@@ -207,10 +207,11 @@ class WorkerPool:
             with self._busy.having(worker.candidate):
                 yield worker
             count = len(self._idle)
-            wanted = count < self.keep or key[0] == _REFERENCE
-            wanted = wanted and not self.interrupted and worker.reusable
-            kept = wanted and worker.candidate.alive
-            kept = kept and (count < _FEW or _has_room(self.executor.device))
+            of_reference = key[0] == _REFERENCE
+            wanted = (count < self.keep or of_reference) and key not in self._idle
+            kept = wanted and not self.interrupted and worker.reusable and worker.candidate.alive
+            few = count < _FEW and not of_reference
+            kept = kept and (few or _has_room(self.executor.device))
         finally:
             if kept:
                 self._idle[key] = worker

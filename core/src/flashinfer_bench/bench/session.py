@@ -430,7 +430,7 @@ class Runner(OldAttributes, AbstractContextManager["Runner"]):
 
 
 class IsolatedRunner(Runner):
-    """Starts a fresh process of the solution for every evaluation."""
+    """Starts a fresh process of the solution for every evaluation; the reference's goes on."""
 
 
 class PersistentRunner(Runner):

@@ -202,6 +202,7 @@ def _run_once(
     with ExitStack() as stack:
         turns: Optional[PairedReference] = None
         parts: list[TimingPlan] = []
+        waiting: list[TimingPlan] = []
         while not runs or len(runs) < len(parts):
             with in_worker(report) as attempt:
                 began = time.monotonic()
@@ -214,18 +215,22 @@ def _run_once(
                     whole = replace(verified, part=plan)
                     called_s = time.monotonic() - began
                     parts = _parts(whole, called_s)
+                    if len(parts) == 1 and called_s < _READY_S:
+                        waiting = _parts_waiting(whole)
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
                 checks = baseline.checks[number :: len(parts)]
+                alone = baseline.checks_alone[number :: len(parts)]
                 made = sum(len(run.measurement.samples_ms) for run in runs)
                 try:
                     own = KeyedRandom(derive_seed(seed, number)).getrandbits(53)
-                    runs.append(_time(verified, own, checks, turns, made))
+                    timing = verified, own, checks, alone, turns, made, waiting
+                    runs.append(_time(*timing))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
-                if runs[0].waits and len(parts) == 1 and called_s < _READY_S:
-                    parts += _further(whole)
+                if waiting and runs[0].waits:
+                    parts, waiting = waiting, []
                 # The next process, and the next attempt, are to know nothing of this one.
                 if number + 1 < len(parts) or runs[-1].violation is not None:
                     attempt.worker.reusable = False
@@ -278,28 +283,31 @@ def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
     return plan.split(count) if count > 1 else [plan]
 
 
-def _further(attempt: VerifiedAttempt) -> list[TimingPlan]:
-    """Return what more processes do where the host is timed, which takes other times in each."""
+def _parts_waiting(attempt: VerifiedAttempt) -> list[TimingPlan]:
+    """Return what each process has to do if the host is timed, which takes other times in each."""
     plan, config = attempt.plan, attempt.baseline.config
-    if not plan.rounds or config.processes is not None:
+    if attempt.session.device == "cpu" or not plan.rounds or config.processes is not None:
         return []
     count = min(config.num_trials, plan.total // _LEAST_CALLS, len(attempt.baseline.checks))
-    return plan.split(count)[1:] if count > 1 else []
+    return plan.split(count) if count > 1 else []
 
 
 def _time(
     attempt: VerifiedAttempt,
     seed: int,
     checks: Sequence[TimedCheck],
+    alone: Sequence[TimedCheck],
     turns: Optional[PairedReference],
     made: int,
+    waiting: Sequence[TimingPlan],
 ) -> TimedRun:
     """Time the solution, with the reference called in between and the machine watched."""
     monitor = CallMonitor(attempt, turns, made)
     if attempt.baseline.values is None:
         run = TimedRun(measure(attempt, attempt.plan, monitor.visit), {"trust": "off"})
     else:
-        run = time_distrusting(attempt, seed, checks, monitor.visit, monitor.grown_ms)
+        watched = monitor.visit, monitor.grown_ms
+        run = time_distrusting(attempt, seed, checks, *watched, alone=alone, waiting=waiting)
     return monitor.completed(run)
 
 

@@ -43,7 +43,8 @@ _SPREADS = 3.0
 _COPIED = 0.75
 _LOW = 0.25  # of exchanges without a call is the quantile that counts
 _FREE_MS, _TIMES_ENQUEUED = 0.1, 2.0  # of what a call may take to return to the host
-_MOST_MS = 0.1  # that spreads come to, that usual exchanges take longer, and by and by yet more
+# Of spreads, of what is usual above the least, and of what exchanges take longer in the end.
+_MOST_MS, _MORE_USUAL = 0.1, 0.1
 _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 # What timers show for a call of nothing on a GPU, as `LEAST_MS` of the timers.
 _SHORTEST_ON_DEVICE_MS = 0.0005
@@ -119,7 +120,7 @@ class Overhead:
     beyond_ms, spread_ms : float
         Median and robust standard deviation of what calls took beyond their samples, up to when
         their outputs were secured; the first at least what exchanges without a call do, and at most
-        0.1 ms above the least, however busy the machine.
+        0.1 ms or 10 % above the least, however busy the machine.
     enqueued_ms : float
         Median of what they took to return to the host.
     woken_ms : float
@@ -257,7 +258,7 @@ def _near_least(times_ms: Iterable[float], share: float) -> float:
     Others may have kept the machine busy, and a solution's compiler is one of them.
     """
     ordered = sorted(times_ms)
-    return min(quantile(ordered, share), ordered[0] + _MOST_MS)
+    return min(quantile(ordered, share), ordered[0] + max(_MOST_MS, _MORE_USUAL * ordered[0]))
 
 
 def _beyond_ms(call: TimedCall) -> float:

@@ -265,6 +265,7 @@ def reference_in_turns(attempt: VerifiedAttempt) -> Iterator[Optional[PairedRefe
         turns = _ready(attempt, worker)
         if turns is None:
             worker.reusable = False
+        session.pool.settle()
         try:
             yield turns
         finally:

@@ -587,12 +587,15 @@ class CheckedCourse(Course):
         assert baseline.values is not None
         assert baseline.overhead is not None
         super().__init__(attempt, baseline.values, rng, baseline.overhead)
-        self._checks = checks
-        self._plan = attempt.plan
-        self._schedule: dict[int, TimedCheck] = {}
         self.checked = 0
-        if self._plan.rounds:
-            self._schedule = secret_schedule(self._plan.max_samples, self._checks, rng)
+        self.follow(attempt.plan, checks)
+
+    def follow(self, plan: TimingPlan, checks: Sequence[TimedCheck]) -> None:
+        """Make the calls of a plan, and compare some of them with these checks."""
+        self.plan, self._checks = plan, checks
+        self._schedule: dict[int, TimedCheck] = {}
+        if plan.rounds:
+            self._schedule = secret_schedule(plan.max_samples, checks, self._rng)
 
     def begin(self, first: int, count: int, closing: bool) -> None:
         """Decide what to compare in a batch; see `take_calls`."""
@@ -601,7 +604,7 @@ class CheckedCourse(Course):
             if not self.checked:
                 left = self._unused() or list(self._checks)
                 self._schedule[first] = self._rng.choice(left)
-        elif not self._plan.rounds:
+        elif not self.plan.rounds:
             self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
 
     def _unused(self) -> list[TimedCheck]:
@@ -616,7 +619,7 @@ class CheckedCourse(Course):
         taken = self.take(draws, secured=bool(checks))
         for place, check in checks.items():
             self.select(check.number)
-            planned = self._plan.max_samples
+            planned = self.plan.max_samples
             note = {"trust": "full", "timed_call": place, "timed_calls": planned}
             self.look(check, f"timed call {place} of {planned}", **note)
             self.checked += 1
@@ -629,6 +632,9 @@ def time_distrusting(
     checks: Sequence[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
     grown_ms: Optional[Callable[[], float]] = None,
+    *,
+    alone: Sequence[TimedCheck] = (),
+    waiting: Sequence[TimingPlan] = (),
 ) -> TimedRun:
     """Time the solution with fresh inputs for each call, compare some calls, and weigh the rest.
 
@@ -638,12 +644,14 @@ def time_distrusting(
         Its calls are right when they are looked at.
     seed : int
         Decides the inputs of all calls, and which of them are compared; nobody else knows it.
-    checks : sequence of TimedCheck
-        What is compared, besides the calls made alone; this process has seen none of it.
+    checks, alone : sequence of TimedCheck
+        What is compared, and what calls made alone are; no process has seen any of it.
     visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
     grown_ms : callable, optional
         Called at the end for how much longer an exchange takes by then.
+    waiting : sequence of TimingPlan
+        If calls wait for the device: what several processes do. This one is the first of them.
 
     Raises
     ------
@@ -655,15 +663,21 @@ def time_distrusting(
     session, baseline = attempt.session, attempt.baseline
     course = CheckedCourse(attempt, KeyedRandom(seed), checks)
     try:
+        if waiting:
+            with session.device_to_itself(attempt.deadline):
+                course.at_once()
+            if course.waits:
+                course.follow(waiting[0], checks[:: len(waiting)])
+                alone = alone[:: len(waiting)]
         taken = calls.take_calls(
-            *(attempt, attempt.plan, course.take_places),
+            *(attempt, course.plan, course.take_places),
             at_once=course.at_once,
             visit=visit,
             begin=course.begin,
         )
         if course.mode is not None:
             with session.device_to_itself(attempt.deadline):
-                course.call_alone(baseline.checks_alone)
+                course.call_alone(alone)
         elif course.usual(taken.calls).holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:

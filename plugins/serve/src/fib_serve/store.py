@@ -117,11 +117,10 @@ class Store:
     def close(self) -> None:
         """Close the connections of all threads, when their statements have been executed."""
         with self._lock:
-            while self._opened:
-                connection = self._opened.pop()
-                with connection.busy:
-                    connection.close()
-        self._local = threading.local()
+            opened, self._opened, self._local = self._opened, [], threading.local()
+        for connection in opened:
+            with connection.busy:
+                connection.close()
 
     def _upgrade(self) -> None:
         with self._changing() as run:
@@ -588,7 +587,8 @@ class Store:
             If the copy cannot be written.
         """
         try:
-            copy, connection = sqlite3.connect(path), self._connection()
+            connection = self._connection()
+            copy = sqlite3.connect(path)
             try:
                 with connection.busy:
                     connection.backup(copy)

@@ -103,7 +103,7 @@ class ContestRun:
     Parameters
     ----------
     session : VerifiedSession
-        The run. Its pool must keep no processes.
+        The run. Its pool must keep no solution's processes.
     contest : Contest
         The two solutions and the workload.
     evaluator : Evaluator
@@ -231,6 +231,7 @@ class ContestRun:
                 pair_s = pair_seconds(session, sides, self._rng, self._cap)
                 self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
             groups, alone = self._supply.take(min(FEWEST_CHECKS, self._size.pairs // 4))
+            session.pool.settle()
             schedule = secret_schedule(self._size.pairs, groups, self._rng)
             launch = take_launch(
                 *(session, sides, self._rng, schedule, alone, self._size),
