@@ -202,7 +202,6 @@ def _run_once(
     with ExitStack() as stack:
         turns: Optional[PairedReference] = None
         parts: list[TimingPlan] = []
-        waiting: list[TimingPlan] = []
         while not runs or len(runs) < len(parts):
             with in_worker(report) as attempt:
                 began = time.monotonic()
@@ -215,8 +214,7 @@ def _run_once(
                     whole = replace(verified, part=plan)
                     called_s = time.monotonic() - began
                     parts = _parts(whole, called_s)
-                    if len(parts) == 1 and called_s < _READY_S:
-                        waiting = _parts_waiting(whole)
+                    waiting = _parts(whole, called_s, waits=True)
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
@@ -225,12 +223,12 @@ def _run_once(
                 made = sum(len(run.measurement.samples_ms) for run in runs)
                 try:
                     own = KeyedRandom(derive_seed(seed, number)).getrandbits(53)
-                    timing = verified, own, checks, alone, turns, made, waiting
-                    runs.append(_time(*timing))
+                    further = waiting if len(waiting) > len(parts) else []
+                    runs.append(_time(verified, own, checks, alone, turns, made, further))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
-                if waiting and runs[0].waits:
-                    parts, waiting = waiting, []
+                if runs[0].waits:
+                    parts = waiting
                 # The next process, and the next attempt, are to know nothing of this one.
                 if number + 1 < len(parts) or runs[-1].violation is not None:
                     attempt.worker.reusable = False
@@ -266,8 +264,8 @@ def _whole_plan(attempt: VerifiedAttempt, call_s: float) -> TimingPlan:
     return compared_plan(plan, len(baseline.checks), device)
 
 
-def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
-    """Return what each process has to do.
+def _parts(attempt: VerifiedAttempt, called_s: float, *, waits: bool = False) -> list[TimingPlan]:
+    """Return what each process has to do; on a GPU there are several if calls wait for it.
 
     Where a process takes long until it can be timed, as with code that is compiled when it is first
     called, one does all of it.
@@ -276,20 +274,11 @@ def _parts(attempt: VerifiedAttempt, called_s: float) -> list[TimingPlan]:
     config = baseline.config
     if not plan.rounds or baseline.values is None:
         return [plan]
-    usual = 1
-    if attempt.session.device == "cpu" and called_s < _READY_S:
-        usual = min(_PROCESSES_A_TRIAL * config.num_trials, plan.total // _LEAST_CALLS)
+    a_trial, usual = _PROCESSES_A_TRIAL if attempt.session.device == "cpu" else int(waits), 1
+    if called_s < _READY_S:
+        usual = min(a_trial * config.num_trials, plan.total // _LEAST_CALLS)
     count = min(config.processes or usual, plan.total, len(baseline.checks))
     return plan.split(count) if count > 1 else [plan]
-
-
-def _parts_waiting(attempt: VerifiedAttempt) -> list[TimingPlan]:
-    """Return what each process has to do if the host is timed, which takes other times in each."""
-    plan, config = attempt.plan, attempt.baseline.config
-    if attempt.session.device == "cpu" or not plan.rounds or config.processes is not None:
-        return []
-    count = min(config.num_trials, plan.total // _LEAST_CALLS, len(attempt.baseline.checks))
-    return plan.split(count) if count > 1 else []
 
 
 def _time(

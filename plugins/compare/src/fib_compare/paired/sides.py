@@ -352,5 +352,5 @@ class CheckSupply:
                         checks.append(TimedCheck(number, expected))
             finally:
                 course.close()
-            worker.candidate.rest(timeout_s=deadline.remaining)  # else it may slow the sides down
+            worker.candidate.rest(timeout_s=limit_s)  # else it may slow the sides down
             return checks
