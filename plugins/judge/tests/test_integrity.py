@@ -15,6 +15,7 @@ from fib_judge.integrity import (
     Overhead,
     find_overlap,
     find_violation,
+    least_alone_ms,
     shortest_call_ms,
     unaccounted_us,
     whole,
@@ -104,8 +105,9 @@ class TestOverhead:
         }
         slow = jittered(20, sample=9.0, beyond=7.0, enqueued=5.0)
         figures = (*least[:2], 0.1, 0.0, 0.05, least[2])
-        overhead = Overhead.of(empty, [*jittered(21), *slow])
-        wanted = Overhead(*figures, empty_ms=median(one.sample_ms for one in empty[True]))
+        made = [*jittered(21), *slow]
+        overhead = Overhead.of(empty, made)
+        wanted = Overhead(*figures, called_ms=min(one.sample_ms for one in made))
         assert vars(overhead) == pytest.approx(vars(wanted))
 
     def test_a_machine_that_was_busy_meanwhile_hides_little(self):
@@ -350,32 +352,30 @@ class TestRows:
         ],
     )
     def test_calls_that_overlap_take_longer_alone(self, alone, beyond, believed):
-        row, single = in_row(0.02), in_row(alone, count=1, rounds=5, beyond=beyond)
-        violation = find_overlap(row, single, QUIET)
+        least = least_alone_ms(in_row(alone, count=1, rounds=5, beyond=beyond), QUIET)
+        violation = find_overlap(0.02, least, None)
         assert (violation is None) == believed
         if violation is not None:
             assert violation.rule == "overlap"
             assert "us alone" in violation.message
             assert violation.disputable
 
-    def test_a_call_that_waits_may_take_longer_alone_as_one_of_nothing_does(self):
-        row, single = in_row(0.14), in_row(0.4, count=1, rounds=5)
-        assert find_overlap(row, single, QUIET, waiting=True) is not None
-        assert find_overlap(row, single, QUIET, waiting=True, waited_ms=0.14) is None
-        assert find_overlap(row, single, QUIET, waited_ms=0.14) is not None
+    def test_a_call_that_waits_may_take_longer_alone_as_the_reference_does(self):
+        assert find_overlap(0.14, 0.25, 0.0) is None
+        assert find_overlap(0.14, 0.25, None) is not None
+        assert find_overlap(0.14, 0.4, 0.0) is not None
+        assert find_overlap(0.14, 0.4, 0.2) is None
+        assert find_overlap(0.3, 0.65, 0.14) is not None  # no half is believed
 
-    def test_of_pairs_that_overlap_no_half_is_believed(self):
-        row, single = in_row(0.3), in_row(0.6 + 0.05, count=1, rounds=5)
-        assert find_overlap(row, single, QUIET, waiting=True, waited_ms=0.14) is not None
+    def test_how_much_longer_the_reference_takes_alone(self):
+        alone, row = (replace(QUIET, called_ms=least) for least in (0.18, 0.04))
+        assert alone.alone_ms(row) == pytest.approx(0.14)
+        assert row.alone_ms(alone) == 0
+        assert replace(alone, called_ms=9.0).alone_ms(row) < 0.4  # more is no cold cache
 
     def test_one_call_that_is_quick_alone_is_enough(self):
-        row, single = in_row(0.02), in_row(0.05, count=1, rounds=5)
-        assert find_overlap(row, [*single, *in_row(0.02, count=1, rounds=1)], QUIET) is None
+        single = in_row(0.05, count=1, rounds=5)
+        quick = [*single, *in_row(0.02, count=1, rounds=1)]
+        assert least_alone_ms(quick, QUIET) == pytest.approx(0.02)
         late = replace(single[0], sample_ms=0.02)  # it claims less, and the judge has seen more
-        assert find_overlap(row, [*single, replace(late, secured_ms=0.3)], QUIET) is not None
-
-    def test_how_much_longer_calls_wait_alone(self):
-        alone, many = (replace(QUIET, empty_ms=sample) for sample in (0.18, 0.04))
-        assert alone.waited_ms(many) == pytest.approx(0.14)
-        assert many.waited_ms(alone) == 0
-        assert replace(alone, empty_ms=9.0).waited_ms(many) < 0.3  # more is no switch of processes
+        assert least_alone_ms([*single, replace(late, secured_ms=0.3)], QUIET) > 0.04

@@ -229,10 +229,10 @@ def _run_once(
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
                 if runs[0].waits:
                     parts = waiting
+                timed = merged(runs)
                 # The next process, and the next attempt, are to know nothing of this one.
-                if number + 1 < len(parts) or runs[-1].violation is not None:
+                if number + 1 < len(parts) or timed.violation is not None:
                     attempt.worker.reusable = False
-        timed = merged(runs)
         if plan != usual:
             note = (
                 f"fewer than {usual.total} timed calls, as a call, or one of the reference, is long"

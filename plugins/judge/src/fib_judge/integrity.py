@@ -50,8 +50,7 @@ _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 _SHORTEST_ON_DEVICE_MS = 0.0005
 _SLACK_ALONE_MS = 0.03
 _TIMES_ALONE, _MORE_ALONE_MS = 1.5, 0.003  # of what calls take that follow others
-_MORE_ON_HOST_MS = 0.05  # whose caches have been another's
-_MOST_SWITCH_MS = 0.2  # until a device that has been another process's is one's own again
+_MORE_ON_HOST_MS, _MOST_ALONE_MS = 0.05, 0.3  # whose caches, and the device's, were another's
 _NOTHING = 1.01  # times that is no work of the device's
 
 
@@ -129,8 +128,8 @@ class Overhead:
         Whether the reference's calls do nothing on the device either.
     copied_ms : float
         How much of that goes into copies of outputs that are returned.
-    empty_ms : float
-        What the timer shows of each without a call.
+    called_ms : float
+        The least that a call took; in exchanges of several the least mean.
     """
 
     exchange_ms: float
@@ -141,7 +140,7 @@ class Overhead:
     woken_ms: float = 0.0
     on_host: bool = False
     copied_ms: float = 0.0
-    empty_ms: float = 0.0
+    called_ms: float = 0.0
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -172,7 +171,7 @@ class Overhead:
             *(least, into, usual, spread, enqueued, min(woken, _MOST_WAKING_MS)),
             on_host=_is_nothing(calls),
             copied_ms=max(0.0, low[False] - low[True]),
-            empty_ms=median(call.sample_ms / call.shared for call in empty[True]),
+            called_ms=min(call.sample_ms / call.shared for call in calls),
         )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
@@ -234,9 +233,12 @@ class Overhead:
         beyond = [median(map(_beyond_ms, some)) for some in (empty, lower_half(calls)) if some]
         return min(max([*beyond, self.beyond_ms]) - self.beyond_ms, _MOST_MS)
 
-    def waited_ms(self, others: Overhead) -> float:
-        """Return how much longer calls wait for the device than in other exchanges."""
-        return min(max(0.0, self.empty_ms - others.empty_ms), _MOST_SWITCH_MS)
+    def alone_ms(self, others: Overhead) -> float:
+        """Return how much longer a call that waits takes alone than in a row.
+
+        A device that has been another process's has lost the code and the addresses it had cached.
+        """
+        return min(max(0.0, self.called_ms - others.called_ms), _MOST_ALONE_MS)
 
     def longer(self, growth_ms: float) -> Overhead:
         """Return it for exchanges that take longer by so much."""
@@ -350,13 +352,22 @@ def find_violation(
     return Violation("unaccounted time", message, excess)
 
 
+def least_alone_ms(alone: Sequence[TimedCall], overhead: Overhead) -> float:
+    """Return the least that calls in exchanges of their own took, by what the judge has seen.
+
+    Parameters
+    ----------
+    alone : sequence of TimedCall
+        At least one.
+    overhead : Overhead
+        What is normal for such exchanges.
+    """
+    usual = overhead.beyond_ms + max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms)
+    return min(call.sample_ms + max(0.0, _beyond_ms(call) - usual) for call in alone)
+
+
 def find_overlap(
-    calls: Sequence[TimedCall],
-    alone: Sequence[TimedCall],
-    overhead: Overhead,
-    *,
-    waiting: bool = False,
-    waited_ms: float = 0.0,
+    latency_ms: float, alone_ms: float, more_ms: Optional[float]
 ) -> Optional[Violation]:
     """Return why calls that followed one another cannot have taken so little; None if they can.
 
@@ -365,27 +376,22 @@ def find_overlap(
 
     Parameters
     ----------
-    calls, alone : sequence of TimedCall
-        Those in a row, and calls in exchanges of their own.
-    overhead : Overhead
-        What is normal for the latter.
-    waiting : bool
-        As of `find_violation`.
-    waited_ms : float
-        How much longer calls that wait do so alone, as of `Overhead.waited_ms`.
+    latency_ms : float
+        Of calls in a row.
+    alone_ms : float
+        As of `least_alone_ms`.
+    more_ms : float, optional
+        If calls wait for the device: how much longer the reference's take alone.
     """
-    latency = median(call.sample_ms for call in calls)
-    usual = overhead.beyond_ms + max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms)
-    own = min(call.sample_ms + max(0.0, _beyond_ms(call) - usual) for call in alone)
-    more_ms = _MORE_ON_HOST_MS + waited_ms if waiting else _MORE_ALONE_MS
-    most = _TIMES_ALONE * latency + more_ms
-    if own <= most:
+    more = _MORE_ALONE_MS if more_ms is None else max(_MORE_ON_HOST_MS, more_ms)
+    most = _TIMES_ALONE * latency_ms + more
+    if alone_ms <= most:
         return None
     message = (
-        f"a call takes {1e3 * own:.3g} us alone and {1e3 * latency:.3g} us after others "
+        f"a call takes {1e3 * alone_ms:.3g} us alone and {1e3 * latency_ms:.3g} us after others "
         f"(limit {1e3 * most:.3g} us)"
     )
-    return Violation("overlap", message, own - latency)
+    return Violation("overlap", message, alone_ms - latency_ms)
 
 
 def longest(calls: Sequence[TimedCall]) -> list[TimedCall]:

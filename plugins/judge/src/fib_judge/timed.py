@@ -14,6 +14,7 @@ from fib_judge.integrity import (
     Violation,
     find_overlap,
     find_violation,
+    least_alone_ms,
     longest,
     unaccounted_us,
     whole,
@@ -216,6 +217,8 @@ class TimedRun:
         What was seen of the machine meanwhile.
     looks : tuple of Look
         What the calls that were compared got, and what they returned; if the evaluator asks.
+    alone_ms, more_ms : float, optional
+        What calls took that were made alone, and how much longer they may take; see `find_overlap`.
     """
 
     measurement: calls.Measurement
@@ -224,11 +227,21 @@ class TimedRun:
     beside: Optional[PairedSamples] = None
     watched: dict[str, Any] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
+    alone_ms: Optional[float] = None
+    more_ms: Optional[float] = None
 
     @property
     def waits(self) -> bool:
         """Whether calls on a GPU have waited for it, so that the host's time is their latency."""
         return _ON_HOST in self.measurement.notes
+
+    def compared_alone(self) -> TimedRun:
+        """Return it with a violation if calls took too long alone; see `find_overlap`."""
+        if self.alone_ms is None:
+            return self
+        facts = {**self.facts, "alone_us": round(1e3 * self.alone_ms, 2)}
+        found = find_overlap(self.measurement.latency_ms, self.alone_ms, self.more_ms)
+        return replace(self, facts=facts, violation=self.violation or found)
 
     def as_disputed(self) -> TimedRun:
         """Return it with a latency that reaches to what a typical call took with all around it."""
@@ -301,7 +314,6 @@ class Course:
             self._most = len(self.ring)
             if self._known is not None:
                 self._most = min(self._most, max((mode.calls for mode in self._known), default=0))
-        self.alone: list[TimedCall] = []  # see `call_alone`
         self.numbers: list[int] = []  # of the draws of the last exchange
         self._made: list[tuple[list[Any], Turn]] = []
         self._call = 0  # of these is the last one
@@ -399,21 +411,6 @@ class Course:
         self.select(self.numbers[-1])
         return turns
 
-    def call_alone(self, checks: Sequence[TimedCheck]) -> None:
-        """Make calls alone, where they follow one another otherwise; see `find_overlap`.
-
-        All are compared, as the process sees that they are alone.
-
-        Raises
-        ------
-        WrongTimedCall
-            As of `look`.
-        """
-        if self.mode is not None and self.mode.calls > 1:
-            for check in checks:
-                self.alone += self.round([check.number], Mode(self.mode.gated, 1), secured=True)
-                self.look(check, "a call made alone", trust="full")
-
     def usual(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Overhead:
         """Return what exchanges like those of these calls take beyond them; see `violation`."""
         baseline, mode = cast("VerifiedBaseline", self.attempt.baseline), self.mode
@@ -432,7 +429,7 @@ class Course:
             How much longer an exchange takes than is usual.
         """
         session, baseline = self.attempt.session, cast("VerifiedBaseline", self.attempt.baseline)
-        found = find_violation(
+        return find_violation(
             made,
             device=session.device,
             timer=session.timer,
@@ -441,12 +438,6 @@ class Course:
             overhead=self.usual(made, growth_ms),
             waiting=self.waits,
         )
-        if found is None and self.alone:
-            usual = self.usual(self.alone, growth_ms)
-            waited_ms = usual.waited_ms(self.usual(made))
-            parts = made, self.alone, usual
-            found = find_overlap(*parts, waiting=self.waits, waited_ms=waited_ms)
-        return found
 
     @property
     def waits(self) -> bool:
@@ -576,23 +567,30 @@ class CheckedCourse(Course):
         As of `Course`.
     rng : random.Random
         As of `Course`.
-    checks : sequence of TimedCheck
-        What is compared.
+    checks, alone : sequence of TimedCheck
+        What is compared, and what calls made alone are.
     """
 
     def __init__(
-        self, attempt: VerifiedAttempt, rng: random.Random, checks: Sequence[TimedCheck]
+        self,
+        attempt: VerifiedAttempt,
+        rng: random.Random,
+        checks: Sequence[TimedCheck],
+        alone: Sequence[TimedCheck],
     ) -> None:
         baseline = attempt.baseline
         assert baseline.values is not None
         assert baseline.overhead is not None
         super().__init__(attempt, baseline.values, rng, baseline.overhead)
         self.checked = 0
-        self.follow(attempt.plan, checks)
+        self.alone: list[TimedCall] = []
+        self.follow(attempt.plan, checks, alone)
 
-    def follow(self, plan: TimingPlan, checks: Sequence[TimedCheck]) -> None:
+    def follow(
+        self, plan: TimingPlan, checks: Sequence[TimedCheck], alone: Sequence[TimedCheck]
+    ) -> None:
         """Make the calls of a plan, and compare some of them with these checks."""
-        self.plan, self._checks = plan, checks
+        self.plan, self._checks, self._checks_alone = plan, checks, alone
         self._schedule: dict[int, TimedCheck] = {}
         if plan.rounds:
             self._schedule = secret_schedule(plan.max_samples, checks, self._rng)
@@ -623,7 +621,30 @@ class CheckedCourse(Course):
             note = {"trust": "full", "timed_call": place, "timed_calls": planned}
             self.look(check, f"timed call {place} of {planned}", **note)
             self.checked += 1
+        made = max((place + 1 for place in places if place is not None), default=0)
+        self.call_alone(made / self.plan.max_samples)
         return taken
+
+    def call_alone(self, share: float = 1.0) -> None:
+        """Make calls alone, where they follow one another otherwise; see `find_overlap`.
+
+        All are compared, as the process sees that they are alone.
+
+        Parameters
+        ----------
+        share : float
+            How many of them are due by now: machines change.
+
+        Raises
+        ------
+        WrongTimedCall
+            As of `look`.
+        """
+        if self.mode is None or self.mode.calls == 1:
+            return
+        for check in self._checks_alone[len(self.alone) : int(share * len(self._checks_alone))]:
+            self.alone += self.round([check.number], Mode(self.mode.gated, 1), secured=True)
+            self.look(check, "a call made alone", trust="full")
 
 
 def time_distrusting(
@@ -661,14 +682,14 @@ def time_distrusting(
         If the candidate fails.
     """
     session, baseline = attempt.session, attempt.baseline
-    course = CheckedCourse(attempt, KeyedRandom(seed), checks)
+    course = CheckedCourse(attempt, KeyedRandom(seed), checks, alone)
     try:
         if waiting:
             with session.device_to_itself(attempt.deadline):
                 course.at_once()
             if course.waits:
-                course.follow(waiting[0], checks[:: len(waiting)])
-                alone = alone[:: len(waiting)]
+                step = len(waiting)
+                course.follow(waiting[0], checks[::step], alone[::step])
         taken = calls.take_calls(
             *(attempt, course.plan, course.take_places),
             at_once=course.at_once,
@@ -677,7 +698,7 @@ def time_distrusting(
         )
         if course.mode is not None:
             with session.device_to_itself(attempt.deadline):
-                course.call_alone(alone)
+                course.call_alone()
         elif course.usual(taken.calls).holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
@@ -700,8 +721,6 @@ def time_distrusting(
     }
     if session.device != "cpu":
         facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
-    if course.alone:
-        facts["alone_us"] = round(1e3 * min(call.sample_ms for call in course.alone), 2)
     if len(course.ring) < course.ring.wanted:
         facts["slots"] = len(course.ring)
     if baseline.replayable:
@@ -718,7 +737,12 @@ def time_distrusting(
         dropped=rows_of(overhead.disturbed(taken.calls)),
         least_ms=overhead.least_ms(taken.calls),
     )
-    return TimedRun(measurement, facts, violation, looks=tuple(course.looks))
+    run = TimedRun(measurement, facts, violation, looks=tuple(course.looks))
+    if not course.alone:
+        return run
+    usual = course.usual(course.alone, growth_ms)
+    more_ms = usual.alone_ms(overhead) if course.waits else None
+    return replace(run, alone_ms=least_alone_ms(course.alone, usual), more_ms=more_ms)
 
 
 def _with_host(call: TimedCall) -> TimedCall:
@@ -730,7 +754,7 @@ def _with_host(call: TimedCall) -> TimedCall:
 def merged(runs: Sequence[TimedRun]) -> TimedRun:
     """Return what the runs of several processes say together."""
     if len(runs) == 1:
-        return runs[0]
+        return runs[0].compared_alone()
     taken = [run.measurement for run in runs]
     samples: list[float] = []
     dropped: list[tuple[int, int]] = []
@@ -742,7 +766,8 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
         facts[name] = sum(run.facts[name] for run in runs)
     if any(LOOSE in run.facts for run in runs):
         facts[LOOSE] = True
-    return replace(
+    alone = [run.alone_ms for run in runs if run.alone_ms is not None]
+    joined = replace(
         runs[0],
         measurement=replace(
             taken[-1],
@@ -756,7 +781,9 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
         violation=next((run.violation for run in runs if run.violation is not None), None),
         watched={key: value for run in runs for key, value in run.watched.items()},
         looks=tuple(look for run in runs for look in run.looks),
+        alone_ms=min(alone, default=None),
     )
+    return joined.compared_alone()
 
 
 def _least_ms(taken: Sequence[calls.Measurement]) -> Optional[float]:

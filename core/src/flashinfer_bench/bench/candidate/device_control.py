@@ -37,16 +37,16 @@ class DeviceControl:
         self._sums: Any = None
         if not computes:
             return
+        import torch
+
         self._caches = caches_of(device)
+        self._reading = torch.sum, torch.int32, torch.int64
         if device == "cpu":
             keep_freed_memory()
         else:
-            import torch
-
             self._wait = torch.cuda.synchronize
             self._select = torch.cuda.set_device
             self._stream = torch.cuda.current_stream
-            self._reading = torch.sum, torch.int32, torch.int64
 
     def select(self) -> None:
         """Make the device the current one: kernels of some languages run on no other."""
