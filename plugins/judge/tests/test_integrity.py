@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fib_judge.floor import Floor
 from fib_judge.integrity import (
+    Alone,
     Overhead,
     find_overlap,
     find_violation,
@@ -353,7 +354,7 @@ class TestRows:
     )
     def test_calls_that_overlap_take_longer_alone(self, alone, beyond, believed):
         least = least_alone_ms(in_row(alone, count=1, rounds=5, beyond=beyond), QUIET)
-        violation = find_overlap(0.02, least, None)
+        violation = find_overlap(0.02, Alone(least))
         assert (violation is None) == believed
         if violation is not None:
             assert violation.rule == "overlap"
@@ -361,11 +362,11 @@ class TestRows:
             assert violation.disputable
 
     def test_a_call_that_waits_may_take_longer_alone_as_the_reference_does(self):
-        assert find_overlap(0.14, 0.25, 0.0) is None
-        assert find_overlap(0.14, 0.25, None) is not None
-        assert find_overlap(0.14, 0.4, 0.0) is not None
-        assert find_overlap(0.14, 0.4, 0.2) is None
-        assert find_overlap(0.3, 0.65, 0.14) is not None  # no half is believed
+        assert find_overlap(0.14, Alone(0.25, 0.0)) is None
+        assert find_overlap(0.14, Alone(0.25)) is not None
+        assert find_overlap(0.14, Alone(0.4, 0.0)) is not None
+        assert find_overlap(0.14, Alone(0.4, 0.2)) is None
+        assert find_overlap(0.3, Alone(0.65, 0.14)) is not None  # no half is believed
 
     def test_how_much_longer_the_reference_takes_alone(self):
         alone, row = (replace(QUIET, called_ms=least) for least in (0.18, 0.04))

@@ -35,7 +35,7 @@ def sides(first, second, overhead=OVERHEAD, device="cuda:0"):
         if overhead is not None:  # a course without a process
             ring = SimpleNamespace(writes_there=False)
             side.course = object.__new__(Course)
-            vars(side.course).update(attempt=attempt, ring=ring, mode=None, alone=[])
+            vars(side.course).update(attempt=attempt, ring=ring, mode=None, made_alone=[])
     return made
 
 

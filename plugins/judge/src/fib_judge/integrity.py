@@ -352,6 +352,21 @@ def find_violation(
     return Violation("unaccounted time", message, excess)
 
 
+class Alone(NamedTuple):
+    """What calls in exchanges of their own took.
+
+    Attributes
+    ----------
+    ms : float
+        The least, by what the judge has seen.
+    more_ms : float, optional
+        If calls wait for the device: how much longer the reference's take alone than in a row.
+    """
+
+    ms: float
+    more_ms: Optional[float] = None
+
+
 def least_alone_ms(alone: Sequence[TimedCall], overhead: Overhead) -> float:
     """Return the least that calls in exchanges of their own took, by what the judge has seen.
 
@@ -366,9 +381,7 @@ def least_alone_ms(alone: Sequence[TimedCall], overhead: Overhead) -> float:
     return min(call.sample_ms + max(0.0, _beyond_ms(call) - usual) for call in alone)
 
 
-def find_overlap(
-    latency_ms: float, alone_ms: float, more_ms: Optional[float]
-) -> Optional[Violation]:
+def find_overlap(latency_ms: float, alone: Alone) -> Optional[Violation]:
     """Return why calls that followed one another cannot have taken so little; None if they can.
 
     On streams of their own several can run at a time: together they take no longer than one, and
@@ -378,20 +391,19 @@ def find_overlap(
     ----------
     latency_ms : float
         Of calls in a row.
-    alone_ms : float
-        As of `least_alone_ms`.
-    more_ms : float, optional
-        If calls wait for the device: how much longer the reference's take alone.
+    alone : Alone
+        Of others.
     """
-    more = _MORE_ALONE_MS if more_ms is None else max(_MORE_ON_HOST_MS, more_ms)
-    most = _TIMES_ALONE * latency_ms + more
-    if alone_ms <= most:
+    more_ms = alone.more_ms
+    more_ms = _MORE_ALONE_MS if more_ms is None else max(_MORE_ON_HOST_MS, more_ms)
+    most = _TIMES_ALONE * latency_ms + more_ms
+    if alone.ms <= most:
         return None
     message = (
-        f"a call takes {1e3 * alone_ms:.3g} us alone and {1e3 * latency_ms:.3g} us after others "
+        f"a call takes {1e3 * alone.ms:.3g} us alone and {1e3 * latency_ms:.3g} us after others "
         f"(limit {1e3 * most:.3g} us)"
     )
-    return Violation("overlap", message, alone_ms - latency_ms)
+    return Violation("overlap", message, alone.ms - latency_ms)
 
 
 def longest(calls: Sequence[TimedCall]) -> list[TimedCall]:

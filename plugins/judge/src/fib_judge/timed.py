@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, cast
 
 from fib_judge.integrity import (
+    Alone,
     Mode,
     Violation,
     find_overlap,
@@ -217,8 +218,8 @@ class TimedRun:
         What was seen of the machine meanwhile.
     looks : tuple of Look
         What the calls that were compared got, and what they returned; if the evaluator asks.
-    alone_ms, more_ms : float, optional
-        What calls took that were made alone, and how much longer they may take; see `find_overlap`.
+    alone : Alone, optional
+        What calls took that were made alone; see `find_overlap`.
     """
 
     measurement: calls.Measurement
@@ -227,8 +228,7 @@ class TimedRun:
     beside: Optional[PairedSamples] = None
     watched: dict[str, Any] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
-    alone_ms: Optional[float] = None
-    more_ms: Optional[float] = None
+    alone: Optional[Alone] = None
 
     @property
     def waits(self) -> bool:
@@ -237,10 +237,10 @@ class TimedRun:
 
     def compared_alone(self) -> TimedRun:
         """Return it with a violation if calls took too long alone; see `find_overlap`."""
-        if self.alone_ms is None:
+        if self.alone is None:
             return self
-        facts = {**self.facts, "alone_us": round(1e3 * self.alone_ms, 2)}
-        found = find_overlap(self.measurement.latency_ms, self.alone_ms, self.more_ms)
+        facts = {**self.facts, "alone_us": round(1e3 * self.alone.ms, 2)}
+        found = find_overlap(self.measurement.latency_ms, self.alone)
         return replace(self, facts=facts, violation=self.violation or found)
 
     def as_disputed(self) -> TimedRun:
@@ -314,6 +314,7 @@ class Course:
             self._most = len(self.ring)
             if self._known is not None:
                 self._most = min(self._most, max((mode.calls for mode in self._known), default=0))
+        self.made_alone: list[TimedCall] = []
         self.numbers: list[int] = []  # of the draws of the last exchange
         self._made: list[tuple[list[Any], Turn]] = []
         self._call = 0  # of these is the last one
@@ -410,6 +411,31 @@ class Course:
         self._made = list(zip(drawn, turns.parts, strict=True))
         self.select(self.numbers[-1])
         return turns
+
+    def call_alone(self, checks: Sequence[TimedCheck]) -> None:
+        """Make calls alone, where they follow one another otherwise; see `find_overlap`.
+
+        All are compared, as the process sees that they are alone.
+
+        Raises
+        ------
+        WrongTimedCall
+            As of `look`.
+        """
+        if self.mode is not None and self.mode.calls > 1:
+            for check in checks:
+                self.made_alone += self.round(
+                    [check.number], Mode(self.mode.gated, 1), secured=True
+                )
+                self.look(check, "a call made alone", trust="full")
+
+    def alone(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Optional[Alone]:
+        """Return what calls made alone took, if there were any; see `violation`."""
+        if not self.made_alone:
+            return None
+        usual = self.usual(self.made_alone, growth_ms)
+        more_ms = usual.alone_ms(self.usual(made)) if self.waits else None
+        return Alone(least_alone_ms(self.made_alone, usual), more_ms)
 
     def usual(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Overhead:
         """Return what exchanges like those of these calls take beyond them; see `violation`."""
@@ -583,7 +609,6 @@ class CheckedCourse(Course):
         assert baseline.overhead is not None
         super().__init__(attempt, baseline.values, rng, baseline.overhead)
         self.checked = 0
-        self.alone: list[TimedCall] = []
         self.follow(attempt.plan, checks, alone)
 
     def follow(
@@ -622,29 +647,13 @@ class CheckedCourse(Course):
             self.look(check, f"timed call {place} of {planned}", **note)
             self.checked += 1
         made = max((place + 1 for place in places if place is not None), default=0)
-        self.call_alone(made / self.plan.max_samples)
+        self.call_due(made / self.plan.max_samples)
         return taken
 
-    def call_alone(self, share: float = 1.0) -> None:
-        """Make calls alone, where they follow one another otherwise; see `find_overlap`.
-
-        All are compared, as the process sees that they are alone.
-
-        Parameters
-        ----------
-        share : float
-            How many of them are due by now: machines change.
-
-        Raises
-        ------
-        WrongTimedCall
-            As of `look`.
-        """
-        if self.mode is None or self.mode.calls == 1:
-            return
-        for check in self._checks_alone[len(self.alone) : int(share * len(self._checks_alone))]:
-            self.alone += self.round([check.number], Mode(self.mode.gated, 1), secured=True)
-            self.look(check, "a call made alone", trust="full")
+    def call_due(self, share: float = 1.0) -> None:
+        """Make those calls alone that are due after a share of the others: machines change."""
+        due = int(share * len(self._checks_alone))
+        self.call_alone(self._checks_alone[len(self.made_alone) : due])
 
 
 def time_distrusting(
@@ -698,7 +707,7 @@ def time_distrusting(
         )
         if course.mode is not None:
             with session.device_to_itself(attempt.deadline):
-                course.call_alone()
+                course.call_due()
         elif course.usual(taken.calls).holds_host(taken.calls):
             taken = replace(taken, calls=tuple(map(_with_host, taken.calls)))
     finally:
@@ -737,12 +746,8 @@ def time_distrusting(
         dropped=rows_of(overhead.disturbed(taken.calls)),
         least_ms=overhead.least_ms(taken.calls),
     )
-    run = TimedRun(measurement, facts, violation, looks=tuple(course.looks))
-    if not course.alone:
-        return run
-    usual = course.usual(course.alone, growth_ms)
-    more_ms = usual.alone_ms(overhead) if course.waits else None
-    return replace(run, alone_ms=least_alone_ms(course.alone, usual), more_ms=more_ms)
+    alone_ones = course.alone(taken.calls, growth_ms)
+    return TimedRun(measurement, facts, violation, looks=tuple(course.looks), alone=alone_ones)
 
 
 def _with_host(call: TimedCall) -> TimedCall:
@@ -766,7 +771,7 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
         facts[name] = sum(run.facts[name] for run in runs)
     if any(LOOSE in run.facts for run in runs):
         facts[LOOSE] = True
-    alone = [run.alone_ms for run in runs if run.alone_ms is not None]
+    alone = [run.alone for run in runs if run.alone is not None]
     joined = replace(
         runs[0],
         measurement=replace(
@@ -781,7 +786,7 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
         violation=next((run.violation for run in runs if run.violation is not None), None),
         watched={key: value for run in runs for key, value in run.watched.items()},
         looks=tuple(look for run in runs for look in run.looks),
-        alone_ms=min(alone, default=None),
+        alone=min(alone, key=lambda one: one.ms, default=None),
     )
     return joined.compared_alone()
 

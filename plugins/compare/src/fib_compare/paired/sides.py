@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from statistics import median
 from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
-from fib_judge.integrity import Violation, longest, whole
+from fib_judge.integrity import Violation, find_overlap, longest, whole
 from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
 from flashinfer_bench.bench.calls import Attempt, find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
@@ -195,7 +196,11 @@ class Side:
             How much longer exchanges take for both sides: a GPU with more processes is slower.
         """
         if self.course is not None:
-            return self.course.violation(self.calls, growth_ms)
+            parts = self.calls, growth_ms
+            alone, found = self.course.alone(*parts), self.course.violation(*parts)
+            if found is not None or alone is None:
+                return found
+            return find_overlap(median(call.sample_ms for call in self.calls), alone)
         problem = find_impossible(self.calls)
         return Violation("samples", problem) if problem is not None else None
 
