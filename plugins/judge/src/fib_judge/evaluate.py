@@ -21,6 +21,7 @@ from fib_judge.records import (
     VerifiedSession,
     seed_commitment,
 )
+from fib_judge.reference import prepare_anew
 from fib_judge.timed import (
     TimedRun,
     WrongTimedCall,
@@ -33,7 +34,9 @@ from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
 from flashinfer_bench.bench.calls import measure
 from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_by, in_worker
 from flashinfer_bench.bench.evaluators.base import Check
+from flashinfer_bench.bench.measurement import ReferenceFailed
 from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
@@ -137,7 +140,7 @@ def evaluate_solution(
 
     With trust ``full`` the same goes for timed calls, and a latency that cannot be true ends in
     ``RUNTIME_ERROR``. One that a busy machine may have disturbed is measured again, in a fresh
-    process, which has as much time again; if it is no better then, it is disputed.
+    process and with new values, with as much time again; if it is no better then, it is disputed.
 
     Parameters
     ----------
@@ -175,15 +178,19 @@ def _run(
     session: VerifiedSession, solution: Solution, baseline: VerifiedBaseline, report: Report
 ) -> _Outcome:
     """Evaluate once; and once more if the latency is not believed, but that could be chance."""
-    parts = session, solution, baseline, report
-    outcome = _run_once(*parts)
+    outcome = _run_once(session, solution, baseline, report)
     first = outcome.violation
     if first is None or not first.disputable:
         return outcome
     logger.info(
         "%s: %s, probably load on this machine; measuring again", solution.name, first.message
     )
-    return replace(_run_once(*parts), earlier=first)
+    try:
+        report.baseline = anew = prepare_anew(session, baseline)
+    except (ReferenceFailed, CapabilityError) as error:
+        logger.warning("%s is not measured again: %s", solution.name, error)
+        return outcome
+    return replace(_run_once(session, solution, anew, report), earlier=first)
 
 
 def _run_once(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.decidability import as_declared, tightened
@@ -27,6 +27,7 @@ from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
 from flashinfer_bench.bench.measurement import Task, checked_outputs, running_reference
 from flashinfer_bench.data import RandomInput
+from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,23 @@ def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
         **vars(replace(attempt.baseline, config=config, measurement=taken)), **found
     )
     return replace(baseline, replayable=_is_replayable(baseline))
+
+
+def prepare_anew(session: VerifiedSession, baseline: VerifiedBaseline) -> VerifiedBaseline:
+    """Run the reference on values that no process has seen.
+
+    A solution has a folder of its own, where it may have kept what it was given before. The values
+    follow from the seed of those, so that the evaluation can be repeated.
+
+    Raises
+    ------
+    DataError, ReferenceFailed, CapabilityError
+        As of `prepare_baseline`.
+    """
+    assert baseline.reference_seed is not None
+    seed = derive_seed(baseline.reference_seed, "anew")
+    task = Task(*(getattr(baseline, one.name) for one in fields(Task)))
+    return prepare_baseline(replace(session, reference_seed=seed), task)
 
 
 def _recorded(task: Task, inputs: Sequence[Any]) -> dict[str, Any]:
