@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from fib_judge.evaluate import evaluate_solution
+from fib_tests.scripted import Apart
 from flashinfer_bench._version import __version__
 from flashinfer_bench.bench.digests import trial_seed
 from flashinfer_bench.bench.evaluation import NotEvaluated
 from flashinfer_bench.bench.evaluators import DefaultEvaluator
 from flashinfer_bench.bench.measurement import ReferenceFailed
 from flashinfer_bench.bench.pool import WorkerPool
-from flashinfer_bench.bench.sandbox import Sandbox
 from flashinfer_bench.bench.timing.wall import WallClockTimer
 from flashinfer_bench.data import Evaluation
 from flashinfer_bench.tensors import cpu_threads
@@ -94,7 +94,7 @@ def test_record_provenance(judge, problems):
 class TestProcesses:
     def test_rounds_are_spread_over_fresh_ones(self, judge, executor):
         """None of the later ones has been called before it is timed."""
-        kept = WorkerPool(executor, keep=9, sandbox=Sandbox("off"))
+        kept = WorkerPool(executor, keep=9, sandbox=Apart("off"))
         evaluation = judge(GOOD, config={"processes": 2}, pool=kept)
         assert len(evaluation.performance.samples_ms) == 8
         assert evaluation.correctness.extra["integrity"]["timed_calls"] == 8
@@ -105,7 +105,7 @@ class TestProcesses:
         assert executor.fired(4 + 1, settling=2, pid=second)
 
     def test_reference_and_solution_never_share_one(self, problems, session, executor, prepare):
-        shared = session(pool=WorkerPool(executor, keep=9, sandbox=Sandbox("off")))
+        shared = session(pool=WorkerPool(executor, keep=9, sandbox=Apart("off")))
         for _ in range(2):
             baseline = prepare(running=shared)
             for solution in (problems.good("a"), problems.good("b")):
@@ -115,7 +115,7 @@ class TestProcesses:
         assert len({pid for pid, _ in loads}) == 3
 
     def test_others_have_ended_before_it_is_called(self, judge, session, executor, monkeypatch):
-        pool = WorkerPool(executor, keep=0, sandbox=Sandbox("off"))
+        pool = WorkerPool(executor, keep=0, sandbox=Apart("off"))
         monkeypatch.setattr(pool, "settle", lambda: executor.events.append(("settled",)))
         judge(GOOD, pool=pool)
         kinds = [event[0] for event in executor.events]

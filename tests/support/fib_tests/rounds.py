@@ -7,6 +7,7 @@ import pytest
 
 from fib_judge import reference, timed
 from fib_judge.ring import Ring
+from fib_tests.scripted import Apart
 from flashinfer_bench.bench import memory
 from flashinfer_bench.bench.executors.process import ProcessCandidate
 from flashinfer_bench.bench.pool import WorkerPool
@@ -65,8 +66,8 @@ def session_with_rounds(bench, session, monkeypatch):
     for module in (timed, reference):
         monkeypatch.setattr(module, "free_memory", lambda device: 1 << 30)
 
-    def start(**changes):
-        pool = WorkerPool(bench.executor, keep=0, sandbox=Sandbox("off"))
+    def start(apart=True, **changes):
+        pool = WorkerPool(bench.executor, keep=0, sandbox=(Apart if apart else Sandbox)("off"))
         own = {"timer": "cpu", "timer_enqueues": True, "timer_version": None, "pool": pool}
         return session(device=Device("cpu"), **own, **changes)
 

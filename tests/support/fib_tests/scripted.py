@@ -33,6 +33,7 @@ from flashinfer_bench.bench.executors.base import (
     CandidateMisbehaved,
     CandidateTimeout,
     Compiled,
+    Confinement,
     Executor,
     Loaded,
     TimedCall,
@@ -389,6 +390,13 @@ class Problems:
         )
 
 
+class Apart(Sandbox):
+    """Seems to keep solutions apart, so that all get the same checks."""
+
+    def confine(self, *process: Any, **options: Any) -> Confinement:
+        return Confinement(("landlock-files", "network-namespace"))
+
+
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Keep locks and builds of a test to itself."""
@@ -432,7 +440,7 @@ def session(executor: FakeExecutor) -> Callable[..., Session]:
             "environment": Environment(hardware="a test", libs={"torch": "0"}),
             "config": BenchmarkConfig(**config),
             "timer": "clock",
-            "pool": WorkerPool(executor, keep=0, sandbox=Sandbox("off")),
+            "pool": WorkerPool(executor, keep=0, sandbox=Apart("off")),
             "catalog": Catalog.of(),
             "timer_version": WallClockTimer.version,
         }

@@ -21,7 +21,7 @@ from fib_judge.records import (
     VerifiedSession,
     seed_commitment,
 )
-from fib_judge.reference import prepare_anew
+from fib_judge.reference import with_fresh_checks
 from fib_judge.timed import (
     TimedRun,
     WrongTimedCall,
@@ -36,7 +36,6 @@ from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_b
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.bench.measurement import ReferenceFailed
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def evaluate_solution(
 
     With trust ``full`` the same goes for timed calls, and a latency that cannot be true ends in
     ``RUNTIME_ERROR``. One that a busy machine may have disturbed is measured again, in a fresh
-    process and with new values, with as much time again; if it is no better then, it is disputed.
+    process and with other checks, with as much time again; if it is no better then, it is disputed.
 
     Parameters
     ----------
@@ -161,12 +160,11 @@ def evaluate_solution(
         If it cannot be built here for a reason that is not its fault. That counts until a call of
         it has returned: where it is the first call that compiles, only then is it built.
     """
-    parts = session, solution, baseline
 
     def judged(report: Report) -> Evaluation:
-        return _verdict(report, _run(*parts, report), session, baseline)
+        return _verdict(report, _run(session, solution, baseline, report), session, baseline)
 
-    report = Report(*parts)
+    report = Report(session, solution, baseline)
     report.extra["trust"] = session.config.trust
     if baseline.reference_seed is not None:
         # The seed itself has to wait: see `VerifiedMeasurement.completed`.
@@ -178,7 +176,11 @@ def _run(
     session: VerifiedSession, solution: Solution, baseline: VerifiedBaseline, report: Report
 ) -> _Outcome:
     """Evaluate once; and once more if the latency is not believed, but that could be chance."""
-    outcome = _run_once(session, solution, baseline, report)
+    parts = session, solution, report
+    if baseline.checks and not baseline.apart:
+        baseline = with_fresh_checks(session, baseline, solution.hash())
+        report.extra["checks_anew"] = True
+    outcome = _run_once(*parts, baseline)
     first = outcome.violation
     if first is None or not first.disputable:
         return outcome
@@ -186,18 +188,15 @@ def _run(
         "%s: %s, probably load on this machine; measuring again", solution.name, first.message
     )
     try:
-        report.baseline = anew = prepare_anew(session, baseline)
-    except (ReferenceFailed, CapabilityError) as error:
+        baseline = with_fresh_checks(session, baseline, f"{solution.hash()} again")
+    except ReferenceFailed as error:
         logger.warning("%s is not measured again: %s", solution.name, error)
         return outcome
-    return replace(_run_once(session, solution, anew, report), earlier=first)
+    return replace(_run_once(*parts, baseline), earlier=first)
 
 
 def _run_once(
-    session: VerifiedSession,
-    solution: Solution,
-    baseline: VerifiedBaseline,
-    report: Report,
+    session: VerifiedSession, solution: Solution, report: Report, baseline: VerifiedBaseline
 ) -> _Outcome:
     seed = session.timed_seed
     if seed is None:

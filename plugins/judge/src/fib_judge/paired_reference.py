@@ -162,9 +162,7 @@ class PairedReference:
         self._course: Optional[Course] = None
         if values is not None:
             self._course = Course(reference, values, self._rng, self._overhead)
-            mode = attempt.baseline.mode
-            if mode is not None and mode.calls <= len(self._course.ring):  # else it is found out
-                self._course.mode = mode
+            self._course.follow_mode(attempt.baseline.mode)
             self._known = list(values.kept)
         self._settling = _SETTLING if attempt.session.device == "cpu" else 0
         self._every = _every(attempt.plan, attempt.session.device)

@@ -125,6 +125,8 @@ class VerifiedBaseline(DeviceBaseline):
     reference_seed : int, optional
         What all values follow from; a secret while a solution may still be evaluated against them.
         None if candidates are trusted.
+    apart : bool
+        Whether no solution can tell another one what it has seen; else each gets checks of its own.
     """
 
     checks: tuple[TimedCheck, ...] = ()
@@ -136,6 +138,7 @@ class VerifiedBaseline(DeviceBaseline):
     replayable: bool = False
     floor: Optional[Floor] = None
     reference_seed: Optional[int] = None
+    apart: bool = False
 
     def usual(self, mode: Optional[Mode], *, into: bool = False) -> Overhead:
         """Return what an exchange takes beyond its calls, if they are made so.

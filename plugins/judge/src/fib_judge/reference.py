@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.decidability import as_declared, tightened
@@ -16,6 +17,7 @@ from fib_judge.timed import (
     compare_timed,
     compared_plan,
     free_memory,
+    fresh_number,
     number_of_checks,
     number_to_keep,
     rows_of,
@@ -25,19 +27,30 @@ from flashinfer_bench.bench import calls
 from flashinfer_bench.bench.correctness import find_problem, output_specs
 from flashinfer_bench.bench.digests import fresh_seed
 from flashinfer_bench.bench.evaluation import EvaluatorFailed
-from flashinfer_bench.bench.measurement import Task, checked_outputs, running_reference
+from flashinfer_bench.bench.executors.base import CandidateError
+from flashinfer_bench.bench.measurement import (
+    ReferenceFailed,
+    Task,
+    checked_outputs,
+    running_reference,
+)
+from flashinfer_bench.bench.pool import RunInterrupted
+from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data import RandomInput
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Sequence
 
-    from flashinfer_bench.bench.executors.base import TimedCall
+    from flashinfer_bench.bench.executors.base import Confinement, TimedCall
     from flashinfer_bench.bench.stopping import TimingPlan
 
 _EMPTY_CALLS, _FEWEST = 20, 5
 _SHORT_MS = 10.0
 _LOOKED_AT = 2  # calls, for inputs that a reference overwrites
+_CHANNELS = ("landlock-files", "mount-namespace"), ("network-namespace", "system-calls")
+"""Measures of a sandbox of which one each is enough: files, sockets."""
 _COMPARED = 4  # checks, each with the outputs of the next one
 
 
@@ -64,6 +77,7 @@ def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
             )
             taken, found = _timed_with_checks(session, attempt, plan, values)
             found |= {"values": values, "reference_seed": seed}
+            found["apart"] = closes_channels(attempt.worker.confinement)
         elif session.config.profile_baseline:
             taken = calls.measure(attempt, plan)
     trials = attempt.baseline.trials
@@ -78,21 +92,87 @@ def prepare_baseline(session: VerifiedSession, task: Task) -> VerifiedBaseline:
     return replace(baseline, replayable=_is_replayable(baseline))
 
 
-def prepare_anew(session: VerifiedSession, baseline: VerifiedBaseline) -> VerifiedBaseline:
-    """Run the reference on values that no process has seen.
+def with_fresh_checks(
+    session: VerifiedSession, baseline: VerifiedBaseline, purpose: str
+) -> VerifiedBaseline:
+    """Return a baseline whose checks have values that no process has seen.
 
-    A solution has a folder of its own, where it may have kept what it was given before. The values
-    follow from the seed of those, so that the evaluation can be repeated.
+    Their numbers follow from the seed of the others and from `purpose`, so that an evaluation can
+    be repeated.
 
     Raises
     ------
-    DataError, ReferenceFailed, CapabilityError
-        As of `prepare_baseline`.
+    ReferenceFailed, RunInterrupted
+        As of `more_checks`.
     """
     assert baseline.reference_seed is not None
-    seed = derive_seed(baseline.reference_seed, "anew")
-    task = Task(*(getattr(baseline, one.name) for one in fields(Task)))
-    return prepare_baseline(replace(session, reference_seed=seed), task)
+    rng = KeyedRandom(derive_seed(baseline.reference_seed, purpose))
+    count, alone = len(baseline.checks), len(baseline.checks_alone)
+    made = more_checks(session, baseline, count + alone, rng)
+    made = made[: count + alone]  # an exchange may have given more
+    return replace(baseline, checks=tuple(made[:count]), checks_alone=tuple(made[count:]))
+
+
+def more_checks(
+    session: VerifiedSession, baseline: VerifiedBaseline, count: int, rng: random.Random
+) -> list[TimedCheck]:
+    """Have the reference compute the outputs of other draws.
+
+    Parameters
+    ----------
+    session : VerifiedSession
+        The run.
+    baseline : VerifiedBaseline
+        One that has checks.
+    count : int
+        How many at least.
+    rng : random.Random
+        Decides which draws; nobody else knows it.
+
+    Raises
+    ------
+    ReferenceFailed
+        If it does.
+    RunInterrupted
+        If the run ends meanwhile.
+    """
+    definition, limit_s = baseline.definition, session.config.timeout_seconds
+    assert baseline.values is not None
+    made: list[TimedCheck] = []
+    try:
+        with ExitStack() as stack:
+            worker = stack.enter_context(session.pool.worker(("reference", definition.name)))
+            worker.load(definition, baseline.reference, timeout_s=limit_s)
+            deadline = Deadline(limit_s)
+            attempt = calls.Attempt(session, baseline.reference, baseline, worker, deadline)
+            course = Course(attempt, baseline.values, rng)
+            stack.callback(course.close)
+            course.follow_mode(baseline.mode)
+            stack.enter_context(session.device_to_itself(deadline))
+            while len(made) < count:
+                numbers = [fresh_number(rng) for _ in range(course.at_once())]
+                course.take(numbers)
+                made += [_check(course, number) for number in numbers]
+            worker.candidate.rest(timeout_s=limit_s)  # else it may slow solutions down
+    except CandidateError as error:
+        if session.pool.interrupted:
+            raise RunInterrupted("the run ended while the reference ran") from error
+        text = f"the reference of {definition.name!r} could not compute more checks: {error}"
+        raise ReferenceFailed(text) from error
+    return made
+
+
+def closes_channels(confinement: Optional[Confinement]) -> bool:
+    """Return whether no process of a solution can tell one of another solution what it has seen."""
+    applied = set(confinement.applied) if confinement is not None else set()
+    return all(applied.intersection(either) for either in _CHANNELS)
+
+
+def _check(course: Course, number: int) -> TimedCheck:
+    """Return what the reference made of a draw in the last exchange."""
+    course.select(number)
+    expected = checked_outputs(course.attempt.baseline, course.outputs())
+    return TimedCheck(number, [one.to(course.attempt.session.device) for one in expected])
 
 
 def _recorded(task: Task, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -127,15 +207,10 @@ def _timed_with_checks(
             course.at_once()
             empty = _empty(course, None, _EMPTY_CALLS) if course.mode is None else {}
 
-        def checked(place: int) -> TimedCheck:
-            course.select(place)
-            expected = checked_outputs(attempt.baseline, course.outputs())
-            return TimedCheck(place, [one.to(device) for one in expected])
-
         def visit(place: int) -> bool:
             if place >= count:
                 return False
-            checks.append(checked(place))
+            checks.append(_check(course, place))
             if place < kept:
                 values.kept[place] = course.kept()
             if place < _LOOKED_AT and course.turn is not None:
@@ -152,7 +227,7 @@ def _timed_with_checks(
                 more = min(CALLS_ALONE, count) if len(course.ring) > 1 else 0
                 for place in range(plan.max_samples, plan.max_samples + more):
                     course.take([place])
-                    alone.append(checked(place))
+                    alone.append(_check(course, place))
             overhead = rounds[course.mode]
         if device == "cpu":
             timed = (overhead.timed(call, into=False) for call in taken.calls)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Optional
 
 from fib_compare.paired.result import Obstacle, ObstacleKind, Role
 from fib_judge.integrity import Violation, find_overlap, longest, whole
-from fib_judge.timed import Course, TimedCheck, WrongTimedCall, fresh_number
-from flashinfer_bench.bench.calls import Attempt, find_impossible
+from fib_judge.reference import more_checks
+from fib_judge.timed import Course, TimedCheck, WrongTimedCall
+from flashinfer_bench.bench.calls import find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
 from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
-from flashinfer_bench.bench.measurement import ReferenceFailed, checked_outputs
-from flashinfer_bench.bench.transport.deadline import Deadline
+from flashinfer_bench.bench.measurement import ReferenceFailed
 
 if TYPE_CHECKING:
     import random
@@ -321,8 +321,8 @@ class CheckSupply:
             began = time.monotonic()
             try:
                 self._last = self._computed(count)
-            except (CandidateError, ReferenceFailed) as error:
-                logger.warning("the reference could not compute more outputs to check: %s", error)
+            except ReferenceFailed as error:
+                logger.warning("%s", error)
                 self._cost_s = float("inf")
             else:
                 self._fresh += self._last
@@ -338,24 +338,4 @@ class CheckSupply:
         session, baseline = self._session, self._baseline
         nbytes = sum(one.nbytes for one in baseline.checks[0].expected)
         count = max(least, min(_BATCH * self._together, _MOST_BYTES // max(1, nbytes)))
-        definition, limit_s = baseline.definition, session.config.timeout_seconds
-        with session.pool.worker(("reference", definition.name)) as worker:
-            worker.load(definition, baseline.reference, timeout_s=limit_s)
-            deadline = Deadline(limit_s)
-            attempt = Attempt(session, baseline.reference, baseline, worker, deadline)
-            assert baseline.values is not None
-            course = Course(attempt, baseline.values, self._rng)
-            checks: list[TimedCheck] = []
-            try:
-                while len(checks) < count:
-                    numbers = [fresh_number(self._rng) for _ in range(course.at_once())]
-                    course.take(numbers)
-                    for number in numbers:
-                        course.select(number)
-                        outputs = checked_outputs(baseline, course.outputs())
-                        expected = [one.to(session.device) for one in outputs]
-                        checks.append(TimedCheck(number, expected))
-            finally:
-                course.close()
-            worker.candidate.rest(timeout_s=limit_s)  # else it may slow the sides down
-            return checks
+        return more_checks(session, baseline, count, self._rng)
