@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fib_judge.floor import Floor
 from fib_judge.integrity import (
-    Alone,
     Overhead,
     find_overlap,
     find_violation,
@@ -106,10 +105,17 @@ class TestOverhead:
         }
         slow = jittered(20, sample=9.0, beyond=7.0, enqueued=5.0)
         figures = (*least[:2], 0.1, 0.0, 0.05, least[2])
-        made = [*jittered(21), *slow]
-        overhead = Overhead.of(empty, made)
-        wanted = Overhead(*figures, called_ms=min(one.sample_ms for one in made))
-        assert vars(overhead) == pytest.approx(vars(wanted))
+        overhead = Overhead.of(empty, [*jittered(21), *slow])
+        assert vars(overhead) == pytest.approx(vars(Overhead(*figures)))
+
+    def test_calls_that_wait_take_what_the_judge_has_seen(self):
+        usual = Overhead(0.0, beyond_ms=0.5, copied_ms=0.1, bare_ms=0.4)
+        claims = [replace(one, secured_ms=2.4) for one in in_row(0.01, count=10, rounds=1)]
+        for into, wanted in ((False, 0.2), (True, 0.21)):
+            made = usual.for_outputs(into=into).timed_on_host(claims)
+            assert [one.sample_ms for one in made] == pytest.approx([wanted] * 10)
+        early = [replace(claims[0], secured_ms=0.3)]
+        assert usual.timed_on_host(early)[0].sample_ms == shortest_call_ms("cuda")
 
     def test_a_machine_that_was_busy_meanwhile_hides_little(self):
         """A solution's compiler may have kept it so, for the solution to claim what it likes."""
@@ -153,11 +159,12 @@ class TestOverhead:
     @pytest.mark.parametrize(("beyond", "now"), [(0.02, 0.1), (0.14, 0.14), (9.0, 0.2)])
     def test_an_exchange_that_takes_longer_by_and_by(self, beyond, now):
         """Others' processes make it so; a solution that does it too gains a tenth at most."""
-        later = jittered(21, beyond=beyond), jittered(21, beyond=0.0)
-        for empty, calls in (later, later[::-1]):
-            usual = Overhead(0.0, beyond_ms=0.1)
-            found = usual.longer(usual.growth_ms(empty, calls))
+        usual, later = Overhead(0.0, beyond_ms=0.1), jittered(21, beyond=beyond)
+        for empty in (later, ()):
+            found = usual.longer(usual.growth_ms(empty, later))
             assert found.beyond_ms == pytest.approx(now, abs=0.01)
+        few = jittered(3, beyond=0.0)  # who slows only some exchanges gains nothing
+        assert usual.growth_ms(few, later) == usual.growth_ms(later, few) == 0.0
 
     def test_who_does_nothing_on_the_device(self):
         """What is there afterwards comes from the host: its time counts."""
@@ -311,10 +318,9 @@ class TestRows:
         assert found(in_row(0.1, beyond=0.249)) is not None
 
     def test_what_is_not_the_calls_own(self):
-        """The host's time between calls that wait, copies, and what all exchanges take by now."""
+        """Copies, and what all exchanges take by now."""
         longer = in_row(0.1, beyond=0.3)
         assert found(longer) is not None
-        assert found(longer, waiting=True) is None
         assert found(longer, QUIET.longer(0.12)) is None
         copying = replace(QUIET, beyond_ms=0.3, copied_ms=0.2)
         assert found(longer, copying.for_outputs(into=False)) is None
@@ -354,25 +360,12 @@ class TestRows:
     )
     def test_calls_that_overlap_take_longer_alone(self, alone, beyond, believed):
         least = least_alone_ms(in_row(alone, count=1, rounds=5, beyond=beyond), QUIET)
-        violation = find_overlap(0.02, Alone(least))
+        violation = find_overlap(0.02, least)
         assert (violation is None) == believed
         if violation is not None:
             assert violation.rule == "overlap"
             assert "us alone" in violation.message
             assert violation.disputable
-
-    def test_a_call_that_waits_may_take_longer_alone_as_the_reference_does(self):
-        assert find_overlap(0.14, Alone(0.25, 0.0)) is None
-        assert find_overlap(0.14, Alone(0.25)) is not None
-        assert find_overlap(0.14, Alone(0.4, 0.0)) is not None
-        assert find_overlap(0.14, Alone(0.4, 0.2)) is None
-        assert find_overlap(0.3, Alone(0.65, 0.14)) is not None  # no half is believed
-
-    def test_how_much_longer_the_reference_takes_alone(self):
-        alone, row = (replace(QUIET, called_ms=least) for least in (0.18, 0.04))
-        assert alone.alone_ms(row) == pytest.approx(0.14)
-        assert row.alone_ms(alone) == 0
-        assert replace(alone, called_ms=9.0).alone_ms(row) < 0.4  # more is no cold cache
 
     def test_one_call_that_is_quick_alone_is_enough(self):
         single = in_row(0.05, count=1, rounds=5)

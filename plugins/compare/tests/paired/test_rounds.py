@@ -42,7 +42,7 @@ def compare(session_with_rounds, definition_of, solution_of, settings):
 
 def test_a_difference_is_found(compare, monkeypatch):
     # On a busy machine launches would be discarded.
-    for name in ("_SLACK_MS", "_MORE_ON_HOST_MS"):
+    for name in ("_SLACK_MS", "_MORE_ALONE_MS"):
         monkeypatch.setattr(integrity, name, 1e3)
     found = compare(SPIN.format(seconds=0.00005), SPIN.format(seconds=0.0001))
     assert found.obstacle is None, found.obstacle
@@ -74,12 +74,5 @@ def test_calls_made_alone_are_compared(compare):
 
 
 def test_a_lie_does_not_win(compare):
-    """On a busy machine what is usual takes longer, and may hide it: not each time."""
-    for _ in range(3):
-        found = compare(SPIN.format(seconds=0.0003), LIAR)
-        if found.obstacle is not None:
-            assert found.obstacle.kind in ("not believed", "too slow")
-            return
-        if found.comparison.verdict is not Verdict.FASTER:
-            return
-    pytest.fail("it won three times")
+    found = compare(SPIN.format(seconds=0.0003), LIAR)
+    assert found.comparison is None or found.comparison.verdict is not Verdict.FASTER

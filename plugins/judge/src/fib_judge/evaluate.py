@@ -36,6 +36,7 @@ from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_b
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.bench.measurement import ReferenceFailed
 from flashinfer_bench.data import EvaluationStatus
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
@@ -162,7 +163,11 @@ def evaluate_solution(
     """
 
     def judged(report: Report) -> Evaluation:
-        return _verdict(report, _run(session, solution, baseline, report), session, baseline)
+        try:
+            outcome = _run(session, solution, baseline, report)
+        except (ReferenceFailed, CapabilityError) as error:
+            return report.refused(f"no checks could be made for it: {error}", transient=True)
+        return _verdict(report, outcome, session, baseline)
 
     report = Report(session, solution, baseline)
     report.extra["trust"] = session.config.trust
@@ -178,7 +183,7 @@ def _run(
     """Evaluate once; and once more if the latency is not believed, but that could be chance."""
     parts = session, solution, report
     if baseline.checks and not baseline.apart:
-        baseline = with_fresh_checks(session, baseline, solution.hash())
+        report.baseline = baseline = with_fresh_checks(session, baseline, solution.hash())
         report.extra["checks_anew"] = True
     outcome = _run_once(*parts, baseline)
     first = outcome.violation
@@ -188,11 +193,12 @@ def _run(
         "%s: %s, probably load on this machine; measuring again", solution.name, first.message
     )
     try:
-        baseline = with_fresh_checks(session, baseline, f"{solution.hash()} again")
-    except ReferenceFailed as error:
+        anew = with_fresh_checks(session, baseline, f"{solution.hash()} again")
+    except (ReferenceFailed, CapabilityError) as error:
         logger.warning("%s is not measured again: %s", solution.name, error)
         return outcome
-    return replace(_run_once(*parts, baseline), earlier=first)
+    report.baseline = anew
+    return replace(_run_once(*parts, anew), earlier=first)
 
 
 def _run_once(
@@ -233,7 +239,7 @@ def _run_once(
                     runs.append(_time(verified, own, checks, alone, turns, made, further))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
-                if runs[0].waits:
+                if runs[0].spread:
                     parts = waiting
                 timed = merged(runs)
                 # The next process, and the next attempt, are to know nothing of this one.

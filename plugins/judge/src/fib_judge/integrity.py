@@ -38,7 +38,6 @@ _DISTURBED = 0.02  # of a call, that it was held up
 _CLEAN_SHARE = 0.25  # of the calls has to be undisturbed, or all count
 _SLACK_MS = 0.05
 _SHARE = 0.05
-_BETWEEN_MS = 0.02  # what the host may take from a call that it has waited for to the next
 _SPREADS = 3.0
 _COPIED = 0.75
 _LOW = 0.25  # of exchanges without a call is the quantile that counts
@@ -50,7 +49,6 @@ _SHORTEST_ON_CPU_MS = 0.0005  # what the judge can tell from nothing
 _SHORTEST_ON_DEVICE_MS = 0.0005
 _SLACK_ALONE_MS = 0.03
 _TIMES_ALONE, _MORE_ALONE_MS = 1.5, 0.003  # of what calls take that follow others
-_MORE_ON_HOST_MS, _MOST_ALONE_MS = 0.05, 0.3  # whose caches, and the device's, were another's
 _NOTHING = 1.01  # times that is no work of the device's
 
 
@@ -128,8 +126,8 @@ class Overhead:
         Whether the reference's calls do nothing on the device either.
     copied_ms : float
         How much of that goes into copies of outputs that are returned.
-    called_ms : float
-        The least that a call took; in exchanges of several the least mean.
+    bare_ms : float
+        What an exchange without a call takes beyond the timer's samples, if outputs are returned.
     """
 
     exchange_ms: float
@@ -140,7 +138,7 @@ class Overhead:
     woken_ms: float = 0.0
     on_host: bool = False
     copied_ms: float = 0.0
-    called_ms: float = 0.0
+    bare_ms: float = 0.0
 
     @classmethod
     def of(cls, empty: Mapping[bool, Sequence[TimedCall]], calls: Sequence[TimedCall]) -> Overhead:
@@ -171,7 +169,7 @@ class Overhead:
             *(least, into, usual, spread, enqueued, min(woken, _MOST_WAKING_MS)),
             on_host=_is_nothing(calls),
             copied_ms=max(0.0, low[False] - low[True]),
-            called_ms=min(call.sample_ms / call.shared for call in calls),
+            bare_ms=low[False],
         )
 
     def timed(self, call: TimedCall, *, into: bool) -> TimedCall:
@@ -222,8 +220,22 @@ class Overhead:
         The copies of an exchange without a call come from memory, and those of a call from the
         device's caches: they may take less.
         """
-        less = _COPIED * self.copied_ms if into else 0.0
-        return replace(self, beyond_ms=self.beyond_ms - less)
+        if not into:
+            return self
+        beyond_ms = self.beyond_ms - _COPIED * self.copied_ms
+        return replace(self, beyond_ms=beyond_ms, bare_ms=self.bare_ms - self.copied_ms)
+
+    def timed_on_host(self, calls: Sequence[TimedCall]) -> list[TimedCall]:
+        """Return calls that wait for the device with the judge's own time as samples.
+
+        Of those in one exchange it is the mean. Nothing is to be believed then, as with `timed`.
+        """
+        least = shortest_call_ms("cuda")
+        found = []
+        for call in calls:
+            mean_ms = (call.secured_ms - self.bare_ms) / call.shared
+            found.append(replace(call, sample_ms=max(mean_ms, least)))
+        return found
 
     def growth_ms(self, empty: Sequence[TimedCall], calls: Sequence[TimedCall]) -> float:
         """Return how much longer later exchanges took, as of `of`: on a GPU with more processes.
@@ -231,14 +243,7 @@ class Overhead:
         A solution could have slowed them down: they count so far.
         """
         beyond = [median(map(_beyond_ms, some)) for some in (empty, lower_half(calls)) if some]
-        return min(max([*beyond, self.beyond_ms]) - self.beyond_ms, _MOST_MS)
-
-    def alone_ms(self, others: Overhead) -> float:
-        """Return how much longer a call that waits takes alone than in a row.
-
-        A device that has been another process's has lost the code and the addresses it had cached.
-        """
-        return min(max(0.0, self.called_ms - others.called_ms), _MOST_ALONE_MS)
+        return min(max(0.0, min(beyond) - self.beyond_ms), _MOST_MS)
 
     def longer(self, growth_ms: float) -> Overhead:
         """Return it for exchanges that take longer by so much."""
@@ -302,7 +307,6 @@ def find_violation(
     timer_version: Optional[str],
     floor: Optional[Floor],
     overhead: Overhead,
-    waiting: bool = False,
 ) -> Optional[Violation]:
     """Return why the latency of these calls is not believed, or None.
 
@@ -320,8 +324,6 @@ def find_violation(
         What the device needs at least.
     overhead : Overhead
         What is normal.
-    waiting : bool
-        Whether calls are made in a way in which each waits for the device.
     """
     latency = median(call.sample_ms for call in calls)
     certain: tuple[tuple[Rule, Optional[str]], ...] = (
@@ -341,8 +343,6 @@ def find_violation(
     # Their sum is bounded, and their median is what counts.
     excess += max(0.0, median(one.sample_ms for one in half) / count - latency)
     allowed = overhead.allowed_ms / count + _SHARE * latency
-    if waiting and count > 1:
-        allowed += _BETWEEN_MS
     if excess <= allowed:
         return None
     message = (
@@ -350,21 +350,6 @@ def find_violation(
         f"(limit {1e3 * allowed:.3g} us)"
     )
     return Violation("unaccounted time", message, excess)
-
-
-class Alone(NamedTuple):
-    """What calls in exchanges of their own took.
-
-    Attributes
-    ----------
-    ms : float
-        The least, by what the judge has seen.
-    more_ms : float, optional
-        If calls wait for the device: how much longer the reference's take alone than in a row.
-    """
-
-    ms: float
-    more_ms: Optional[float] = None
 
 
 def least_alone_ms(alone: Sequence[TimedCall], overhead: Overhead) -> float:
@@ -377,11 +362,12 @@ def least_alone_ms(alone: Sequence[TimedCall], overhead: Overhead) -> float:
     overhead : Overhead
         What is normal for such exchanges.
     """
-    usual = overhead.beyond_ms + max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms)
+    slack_ms = min(_MOST_MS, max(_SLACK_ALONE_MS, _SPREADS * overhead.spread_ms))
+    usual = overhead.beyond_ms + slack_ms
     return min(call.sample_ms + max(0.0, _beyond_ms(call) - usual) for call in alone)
 
 
-def find_overlap(latency_ms: float, alone: Alone) -> Optional[Violation]:
+def find_overlap(latency_ms: float, alone_ms: float) -> Optional[Violation]:
     """Return why calls that followed one another cannot have taken so little; None if they can.
 
     On streams of their own several can run at a time: together they take no longer than one, and
@@ -391,19 +377,17 @@ def find_overlap(latency_ms: float, alone: Alone) -> Optional[Violation]:
     ----------
     latency_ms : float
         Of calls in a row.
-    alone : Alone
-        Of others.
+    alone_ms : float
+        The least of others, as of `least_alone_ms`.
     """
-    more_ms = alone.more_ms
-    more_ms = _MORE_ALONE_MS if more_ms is None else max(_MORE_ON_HOST_MS, more_ms)
-    most = _TIMES_ALONE * latency_ms + more_ms
-    if alone.ms <= most:
+    most = _TIMES_ALONE * latency_ms + _MORE_ALONE_MS
+    if alone_ms <= most:
         return None
     message = (
-        f"a call takes {1e3 * alone.ms:.3g} us alone and {1e3 * latency_ms:.3g} us after others "
+        f"a call takes {1e3 * alone_ms:.3g} us alone and {1e3 * latency_ms:.3g} us after others "
         f"(limit {1e3 * most:.3g} us)"
     )
-    return Violation("overlap", message, alone.ms - latency_ms)
+    return Violation("overlap", message, alone_ms - latency_ms)
 
 
 def longest(calls: Sequence[TimedCall]) -> list[TimedCall]:

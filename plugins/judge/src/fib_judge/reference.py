@@ -102,15 +102,16 @@ def with_fresh_checks(
 
     Raises
     ------
-    ReferenceFailed, RunInterrupted
+    ReferenceFailed, CapabilityError, RunInterrupted
         As of `more_checks`.
     """
     assert baseline.reference_seed is not None
     rng = KeyedRandom(derive_seed(baseline.reference_seed, purpose))
     count, alone = len(baseline.checks), len(baseline.checks_alone)
     made = more_checks(session, baseline, count + alone, rng)
-    made = made[: count + alone]  # an exchange may have given more
-    return replace(baseline, checks=tuple(made[:count]), checks_alone=tuple(made[count:]))
+    alone = min(alone, len(made) // 2)
+    checks, others = made[alone:][:count], made[:alone]
+    return replace(baseline, checks=tuple(checks), checks_alone=tuple(others))
 
 
 def more_checks(
@@ -125,7 +126,7 @@ def more_checks(
     baseline : VerifiedBaseline
         One that has checks.
     count : int
-        How many at least.
+        How many, or an exchange more; fewer if memory is short.
     rng : random.Random
         Decides which draws; nobody else knows it.
 
@@ -133,12 +134,16 @@ def more_checks(
     ------
     ReferenceFailed
         If it does.
+    CapabilityError
+        If there is no memory for it.
     RunInterrupted
         If the run ends meanwhile.
     """
     definition, limit_s = baseline.definition, session.config.timeout_seconds
     assert baseline.values is not None
     made: list[TimedCheck] = []
+    nbytes = sum(one.nbytes for one in baseline.checks[0].expected)
+    count = number_of_checks(count, nbytes, free_memory(session.device), session.device)
     try:
         with ExitStack() as stack:
             worker = stack.enter_context(session.pool.worker(("reference", definition.name)))
@@ -229,6 +234,8 @@ def _timed_with_checks(
                     course.take([place])
                     alone.append(_check(course, place))
             overhead = rounds[course.mode]
+            if course.waits:
+                taken = replace(taken, calls=tuple(overhead.timed_on_host(taken.calls)))
         if device == "cpu":
             timed = (overhead.timed(call, into=False) for call in taken.calls)
             taken = replace(taken, calls=tuple(timed))
@@ -258,20 +265,18 @@ def _of_rounds(course: Course, own: Mode, made: Sequence[TimedCall]) -> dict[Mod
         These calls.
     """
     found = {}
-    for calls_at_once in {1, len(course.ring)}:
-        for gated in (False, True):
-            mode = Mode(gated, calls_at_once)
-            count = _EMPTY_CALLS // 2 if calls_at_once == 1 else _FEWEST
-            empty = _empty(course, mode, count)
-            taken = empty[False]
-            if mode == own:
-                taken = longest(made)
-                count = _EMPTY_CALLS if taken[-1].secured_ms < _SHORT_MS else count
-            usable = mode.gated <= own.gated and mode.calls <= own.calls
-            if usable and (mode != own or len(taken) < count):
-                rounds = [course.round([None] * mode.calls, mode) for _ in range(1 + count)]
-                taken = longest([call for one in rounds[1:] for call in one])
-            found[mode] = Overhead.of(empty, taken)
+    for mode in {Mode(False, 1), Mode(True, 1), Mode(True, len(course.ring)), own}:
+        count = _EMPTY_CALLS // 2 if mode.calls == 1 else _FEWEST
+        empty = _empty(course, mode, count)
+        taken = empty[False]
+        if mode == own:
+            taken = longest(made)
+            count = _EMPTY_CALLS if taken[-1].secured_ms < _SHORT_MS else count
+        usable = mode.gated <= own.gated and mode.calls <= own.calls
+        if usable and (mode != own or len(taken) < count):
+            rounds = [course.round([None] * mode.calls, mode) for _ in range(1 + count)]
+            taken = longest([call for one in rounds[1:] for call in one])
+        found[mode] = Overhead.of(empty, taken)
     return found
 
 

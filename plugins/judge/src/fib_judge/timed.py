@@ -10,7 +10,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, cast
 
 from fib_judge.integrity import (
-    Alone,
     Mode,
     Violation,
     find_overlap,
@@ -23,6 +22,7 @@ from fib_judge.integrity import (
 from fib_judge.records import KeyedRandom
 from fib_judge.ring import LATE, DeviceTurns, Ring, Turn
 from flashinfer_bench.bench import calls
+from flashinfer_bench.bench.correctness import find_problem
 from flashinfer_bench.bench.evaluation import EvaluatorFailed, ask
 from flashinfer_bench.bench.evaluators.base import Check, Trial
 from flashinfer_bench.bench.evaluators.default import LOOSE
@@ -60,15 +60,15 @@ _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
 _MOST_KEPT_BYTES = 1 << 30
 _LAST_SHARE = 0.1
-_MANY_LAUNCHES_MS = 0.5  # at least, if they are too many to enqueue several calls
 _LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
 _PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
 _LONG_PATIENCE_S = 1.0
 _SETTLING, _TRIES = 2, 2
 _ON_HOST = (
-    "calls wait for the device before they return: their latency is the host's time until the "
-    "device has finished"
+    "calls wait for the device before they return: each is made alone, and its latency is the "
+    "judge's time until the device has finished"
 )
+_AFTERWARDS = "what was returned is as declared only when it is asked for after the answer"
 _Checked = TypeVar("_Checked")
 _FIRST_FRESH = 1 << 40
 """Numbers of draws from here on are for calls that are not compared."""
@@ -218,8 +218,10 @@ class TimedRun:
         What was seen of the machine meanwhile.
     looks : tuple of Look
         What the calls that were compared got, and what they returned; if the evaluator asks.
-    alone : Alone, optional
-        What calls took that were made alone; see `find_overlap`.
+    alone_ms : float, optional
+        The least that calls took which were made alone; see `find_overlap`.
+    spread : bool
+        Whether other processes are to make the rest of the calls, as they wait for the device.
     """
 
     measurement: calls.Measurement
@@ -228,19 +230,15 @@ class TimedRun:
     beside: Optional[PairedSamples] = None
     watched: dict[str, Any] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
-    alone: Optional[Alone] = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether calls on a GPU have waited for it, so that the host's time is their latency."""
-        return _ON_HOST in self.measurement.notes
+    alone_ms: Optional[float] = None
+    spread: bool = False
 
     def compared_alone(self) -> TimedRun:
         """Return it with a violation if calls took too long alone; see `find_overlap`."""
-        if self.alone is None:
+        if self.alone_ms is None:
             return self
-        facts = {**self.facts, "alone_us": round(1e3 * self.alone.ms, 2)}
-        found = find_overlap(self.measurement.latency_ms, self.alone)
+        facts = {**self.facts, "alone_us": round(1e3 * self.alone_ms, 2)}
+        found = find_overlap(self.measurement.latency_ms, self.alone_ms)
         return replace(self, facts=facts, violation=self.violation or found)
 
     def as_disputed(self) -> TimedRun:
@@ -321,6 +319,7 @@ class Course:
         self.drawn: list[Any] = []
         self.turn: Optional[Turn] = None
         self.late = False  # in any call so far
+        self.secured = True  # of the last outputs, whether they are those of the answer
         self.loose = False  # whether any was right by a loose tolerance alone
         self.correctness: Optional[Correctness] = None  # of the last look
 
@@ -358,12 +357,11 @@ class Course:
 
     def _settled(self, single_ms: float) -> Mode:
         """Return how calls are made of which one takes about so long."""
-        self._tried_ms = single_ms if self._most > 1 else 0.0
-        if self._most > 1 and single_ms < _LONG_MS:
-            gated = self._single_gated and self._enqueues(self._most)
-            if gated or not self._single_gated or single_ms < _MANY_LAUNCHES_MS:
-                self._tried_ms = 0.0
-                return Mode(gated, self._most)
+        several = self._single_gated and self._most > 1
+        self._tried_ms = single_ms if several else 0.0
+        if several and single_ms < _LONG_MS and self._enqueues(self._most):
+            self._tried_ms = 0.0
+            return Mode(True, self._most)
         return Mode(self._single_gated, 1)
 
     def _enqueues(self, count: int) -> bool:
@@ -401,9 +399,13 @@ class Course:
         turns = self._prepared(numbers, secured=secured)
         made = self.attempt.fire_round(self._calls(mode, patience_s), release=turns)
         self.took_ms = made[0].secured_ms
-        return made
+        if mode.gated or not self._known:
+            return made
+        return self._known[mode].for_outputs(into=self.ring.writes_there).timed_on_host(made)
 
-    def _prepared(self, numbers: Sequence[Optional[int]], *, secured: bool) -> DeviceTurns:
+    def _prepared(
+        self, numbers: Sequence[Optional[int]], *, secured: bool, clocked: bool = False
+    ) -> DeviceTurns:
         self._made, self.drawn, self.turn = [], [], None  # their memory is to be had again
         self.numbers = [fresh_number(self._rng) if one is None else one for one in numbers]
         drawn = [self.values.draw(number) for number in self.numbers]
@@ -412,7 +414,7 @@ class Course:
             self.ring.packed(values) if one is None else one
             for values, one in zip(drawn, kept, strict=True)
         ]
-        turns = DeviceTurns(self.ring, packed, self._rng, secured=secured)
+        turns = DeviceTurns(self.ring, packed, self._rng, secured=secured, clocked=clocked)
         self._made = list(zip(drawn, turns.parts, strict=True))
         self.select(self.numbers[-1])
         return turns
@@ -434,13 +436,11 @@ class Course:
                 )
                 self.look(check, "a call made alone", trust="full")
 
-    def alone(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Optional[Alone]:
-        """Return what calls made alone took, if there were any; see `violation`."""
+    def alone_ms(self, growth_ms: float = 0.0) -> Optional[float]:
+        """Return the least that calls made alone took, if there were any; see `violation`."""
         if not self.made_alone:
             return None
-        usual = self.usual(self.made_alone, growth_ms)
-        more_ms = usual.alone_ms(self.usual(made)) if self.waits else None
-        return Alone(least_alone_ms(self.made_alone, usual), more_ms)
+        return least_alone_ms(self.made_alone, self.usual(self.made_alone, growth_ms))
 
     def usual(self, made: Sequence[TimedCall], growth_ms: float = 0.0) -> Overhead:
         """Return what exchanges like those of these calls take beyond them; see `violation`."""
@@ -467,7 +467,6 @@ class Course:
             timer_version=session.timer_version,
             floor=baseline.floor,
             overhead=self.usual(made, growth_ms),
-            waiting=self.waits,
         )
 
     @property
@@ -490,7 +489,8 @@ class Course:
     def fire(self, number: Optional[int] = None, *, secured: bool = False) -> TimedCall:
         """Make a call with values of its own; on the CPU its sample is the judge's."""
         if self.attempt.session.device != "cpu":
-            return self.attempt.fire(0, release=self._prepared([number], secured=secured))
+            turns = self._prepared([number], secured=secured, clocked=True)
+            return self.attempt.fire(0, release=turns)
         if number is None:
             number = fresh_number(self._rng)
         self.drawn = self.values.draw(number)
@@ -514,7 +514,8 @@ class Course:
             turn = self.ring.turn(given, self._rng, secured=True, into=into)
             return self.attempt.fire(turn.slot, release=turn, empty=into)
         packed = [self.ring.packed(given)] * (1 if mode is None else mode.calls)
-        turns = DeviceTurns(self.ring, packed, self._rng, secured=True, into=into)
+        how = {"into": into, "clocked": mode is None}
+        turns = DeviceTurns(self.ring, packed, self._rng, secured=True, **how)
         if mode is None:
             return self.attempt.fire(0, release=turns, empty=into)
         self._made = [(given, part) for part in turns.parts]
@@ -534,12 +535,11 @@ class Course:
             # Whatever the process tells: there they are.
             attempt.candidate.rest(timeout_s=attempt.left("call"))
             return [output.clone() for output in ring.parts(turn.slot)[1]]
+        self.secured = True
         if attempt.session.device != "cpu":
-            shown = attempt.candidate.returned(self._call)
-            kinds = [(spec.shape, spec.dtype) for spec in ring.specs]
-            told = [(tuple(one.shape), one.dtype) for one in shown if hasattr(one, "is_meta")]
-            if told == kinds and len(shown) == len(kinds):
+            if find_problem(attempt.candidate.returned(self._call), ring.specs) is None:
                 return list(turn.outputs)
+            self.secured = False
         return attempt.candidate.collect(timeout_s=attempt.left("call"), call=self._call)
 
     def look(self, check: TimedCheck, where: str, **note: Any) -> None:
@@ -577,6 +577,8 @@ class Course:
                 message += f"; {found.message}"
             wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, found.correctness, message)
             raise WrongTimedCall(wrong, {**note, "rule": "memory"})
+        if found.passed and not self.secured:  # only now are they as declared
+            found = Check(EvaluationStatus.INCORRECT_NUMERICAL, found.correctness, _AFTERWARDS)
         if not found.passed:
             message = (
                 f"integrity: outputs: {where} gave different outputs from an untimed one: "
@@ -652,12 +654,13 @@ class CheckedCourse(Course):
             self.look(check, f"timed call {place} of {planned}", **note)
             self.checked += 1
         made = max((place + 1 for place in places if place is not None), default=0)
-        self.call_due(made / self.plan.max_samples)
+        plan = self.plan
+        self.call_due(made / (plan.max_samples if plan.rounds else plan.min_samples))
         return taken
 
     def call_due(self, share: float = 1.0) -> None:
         """Make those calls alone that are due after a share of the others: machines change."""
-        due = int(share * len(self._checks_alone))
+        due = int(min(share, 1.0) * len(self._checks_alone))
         self.call_alone(self._checks_alone[len(self.made_alone) : due])
 
 
@@ -696,14 +699,14 @@ def time_distrusting(
         If the candidate fails.
     """
     session, baseline = attempt.session, attempt.baseline
-    course = CheckedCourse(attempt, KeyedRandom(seed), checks, alone)
+    course, spread = CheckedCourse(attempt, KeyedRandom(seed), checks, alone), False
     try:
         if waiting:
             with session.device_to_itself(attempt.deadline):
                 course.at_once()
-            if course.waits:
-                step = len(waiting)
-                course.follow(waiting[0], checks[::step], alone[::step])
+            spread = course.waits
+        if spread:
+            course.follow(waiting[0], checks[:: len(waiting)], ())
         taken = calls.take_calls(
             *(attempt, course.plan, course.take_places),
             at_once=course.at_once,
@@ -751,8 +754,8 @@ def time_distrusting(
         dropped=rows_of(overhead.disturbed(taken.calls)),
         least_ms=overhead.least_ms(taken.calls),
     )
-    alone_ones = course.alone(taken.calls, growth_ms)
-    return TimedRun(measurement, facts, violation, looks=tuple(course.looks), alone=alone_ones)
+    alone_ms, looks = course.alone_ms(growth_ms), tuple(course.looks)
+    return TimedRun(measurement, facts, violation, looks=looks, alone_ms=alone_ms, spread=spread)
 
 
 def _with_host(call: TimedCall) -> TimedCall:
@@ -776,7 +779,8 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
         facts[name] = sum(run.facts[name] for run in runs)
     if any(LOOSE in run.facts for run in runs):
         facts[LOOSE] = True
-    alone = [run.alone for run in runs if run.alone is not None]
+    alone = [run.alone_ms for run in runs if run.alone_ms is not None]
+    found = [run.violation for run in runs if run.violation is not None]
     joined = replace(
         runs[0],
         measurement=replace(
@@ -788,12 +792,17 @@ def merged(runs: Sequence[TimedRun]) -> TimedRun:
             least_ms=_least_ms(taken),
         ),
         facts=facts,
-        violation=next((run.violation for run in runs if run.violation is not None), None),
+        violation=min(found, key=_leniency, default=None),
         watched={key: value for run in runs for key, value in run.watched.items()},
         looks=tuple(look for run in runs for look in run.looks),
-        alone=min(alone, key=lambda one: one.ms, default=None),
+        alone_ms=min(alone, default=None),
     )
     return joined.compared_alone()
+
+
+def _leniency(violation: Violation) -> tuple[bool, float]:
+    """Return what orders violations: certain ones first, then those that hide most."""
+    return violation.disputable, -violation.unseen_ms
 
 
 def _least_ms(taken: Sequence[calls.Measurement]) -> Optional[float]:

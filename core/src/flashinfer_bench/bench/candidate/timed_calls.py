@@ -405,6 +405,9 @@ def _copy(found: list[Any], places: list[Any]) -> None:
     for one, place in zip(found, places, strict=False):
         if type(one) is tensor and _alike(one, place):
             place.copy_(one)
+        elif isinstance(one, (bool, int, float)) and not place.shape:
+            with suppress(OverflowError, RuntimeError):  # the judge says what is wrong with it
+                place.fill_(one)
 
 
 def _word_of(value: Any) -> int:

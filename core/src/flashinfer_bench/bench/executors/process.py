@@ -50,7 +50,7 @@ _LONGEST_SPAN = 2**30
 _FREEZE_TIMEOUT_S = 10.0
 _ENDING_S = 1.0  # what a process may take that has been killed
 _LOOKS = 5000  # at a word, some 0.2 ms, until it is seen whether there is another answer
-_SPIN_S, _NAP_S = 0.02, 5e-5
+_SPIN_S = 0.02
 _SLEPT_SHARE = 0.001  # of what a long call has taken so far, is how late its end may be seen
 _MS, _NS_PER_MS = 1e3, 1e6
 _Times = tuple[float, float, float, float, float]
@@ -252,14 +252,14 @@ class ProcessCandidate(Conversation):
             except TimeoutError:  # it waits for the device, or enqueues too much
                 waiting, enqueued = True, False
             if waiting:
-                release.fill()  # only now: until all is enqueued there may be much time
+                # Only now: until all is enqueued there may be much time. And at one go: the device
+                # is with the waiting process again only after the gate has opened.
+                release.fill()
                 release.before()
-                # The device may be with the waiting process for milliseconds before it does this,
-                # and is with it again only after the gate has opened.
                 release.last()
                 began = clock()
                 words[GO] = go
-                seen = self._await_word(words, DONE, go, deadline, spinning=enqueued)
+                seen = self._await_word(words, DONE, go, deadline)
                 if seen is not None:
                     release.answered(())
                     took = (seen - began) * _MS, (clock() - began) * _MS
@@ -342,18 +342,15 @@ class ProcessCandidate(Conversation):
         wanted: int,
         deadline: Deadline,
         at_once: Callable[[], object] = lambda: None,
-        *,
-        spinning: bool = True,
     ) -> Optional[float]:
         """Return when a word was there, after a call of `at_once`.
 
-        None if a message comes, or the process ends, before. Where the host's time is taken, this
-        process may not spin: virtual cores can be threads of one core, each half as fast then.
+        None if a message comes, or the process ends, before.
         """
         clock = time.perf_counter
         began = clock()
         while True:
-            for _ in range(_LOOKS if spinning else 1):
+            for _ in range(_LOOKS):
                 if words[place] == wanted:
                     at_once()
                     return clock()
@@ -366,9 +363,7 @@ class ProcessCandidate(Conversation):
                 return clock()
             if deadline.expired:
                 raise TimeoutError
-            if not spinning:
-                time.sleep(_NAP_S)
-            elif waited_s > _SPIN_S:
+            if waited_s > _SPIN_S:
                 time.sleep(waited_s * _SLEPT_SHARE)
 
     @property

@@ -196,11 +196,11 @@ class Side:
             How much longer exchanges take for both sides: a GPU with more processes is slower.
         """
         if self.course is not None:
-            parts = self.calls, growth_ms
-            alone, found = self.course.alone(*parts), self.course.violation(*parts)
-            if found is not None or alone is None:
+            found = self.course.violation(self.calls, growth_ms)
+            alone_ms = self.course.alone_ms(growth_ms)
+            if found is not None or alone_ms is None:
                 return found
-            return find_overlap(median(call.sample_ms for call in self.calls), alone)
+            return find_overlap(median(call.sample_ms for call in self.calls), alone_ms)
         problem = find_impossible(self.calls)
         return Violation("samples", problem) if problem is not None else None
 
