@@ -175,7 +175,7 @@ class TestWhere:
             with pool.worker(("a",)) as worker:
                 worker.load(*problem, timeout_s=5)
                 assert worker.confinement == Confinement(ALL)
-        assert [event[0] for event in asked] == ["spawn", "confine", "load"]
+        assert [event[0] for event in asked] == ["spawn", "confine", "load", "rest", "rest"]
 
     def test_a_process_that_compiles(self, executor, asked, problems):
         build = Build(problems.definition(), problems.compiled("a"))

@@ -1,23 +1,9 @@
 """Looks at timed calls whose number nobody knows beforehand."""
 
-import random
-from collections import Counter
-
 import pytest
 
 from fib_judge.stopping import RelativeStandardError
-from fib_judge.timed import secret_batch
 from flashinfer_bench.data import EvaluationStatus
-
-
-def test_secret_batch_every_place_has_the_same_chance():
-    seen = Counter()
-    checks = [object() for _ in range(8)]
-    for seed in range(4000):
-        schedule = secret_batch(20, 10, checks, random.Random(seed))
-        seen.update(place for place, check in schedule.items() if check is not None)
-    assert set(seen) == set(range(20, 30))
-    assert max(seen.values()) < 1.3 * min(seen.values())
 
 
 @pytest.fixture
@@ -53,3 +39,22 @@ def on_time(): time.sleep(0.03)
         for _ in range(5):
             found = judge(source, config={"max_seconds": 0.1})
             assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
+
+    def test_wrong_after_as_many_calls_as_there_are_checks(self, judge):
+        """However many there are, those that follow are compared as often."""
+        source = """
+n = [0]
+def run(x):
+    n[0] += 1
+    return x * 2 if n[0] <= 250 else x * 3
+SAMPLES = [2.0, 9.0, 3.0, 7.0]
+"""
+        found = judge(source, config={"min_samples": 400, "max_samples": 400})
+        assert found.status is EvaluationStatus.INCORRECT_NUMERICAL
+
+    def test_honest_when_time_is_short(self, judge):
+        source = "import time\ndef run(x): return x * 2\ndef on_time(): time.sleep(0.01)\n"
+        found = judge(source, config={"max_seconds": 0.1})
+        assert found.status is EvaluationStatus.PASSED
+        note = found.correctness.extra["integrity"]
+        assert note["checked_calls"] == note["timed_calls"] < 16, "all, as they are few"

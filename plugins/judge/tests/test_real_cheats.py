@@ -185,7 +185,8 @@ def test_honest_solutions_pass(name, verdicts):
     evaluation = verdicts[name]
     assert evaluation.status == "PASSED", evaluation.log
     note = evaluation.correctness.extra["integrity"]
-    assert (note["trust"], note["timed_calls"], note["checked_calls"]) == ("full", 40, 16)
+    assert (note["trust"], note["timed_calls"]) == ("full", 40)
+    assert 3 <= note["checked_calls"] <= 24
     assert note["values"] == {"x": "mixed"}
     assert "replayable" not in note
 

@@ -58,7 +58,7 @@ def test_slow_solutions_are_timed_less_often_and_compared_as_often(judging):
     found = judging(n=200, reference=HONEST, config={"iterations": 50, "num_trials": 3})(slow)
     note = found.correctness.extra["integrity"]
     assert 30 <= note["timed_calls"] == len(found.performance.samples_ms) < 70
-    assert note["checked_calls"] == timed.MOST_CHECKS
+    assert 3 <= note["checked_calls"] <= timed.MOST_CHECKS
 
 
 class TestOutputs:
@@ -257,11 +257,11 @@ class TestFloor:
 
 class TestRecord:
     def test_what_was_checked(self, judge):
-        evaluation = judge(HONEST)
-        assert evaluation.correctness.extra["integrity"] == {
+        note = judge(HONEST).correctness.extra["integrity"]
+        assert 3 <= note.pop("checked_calls") <= timed.MOST_CHECKS
+        assert note == {
             "trust": "full",
             "timed_calls": 40,
-            "checked_calls": 16,
             "values": {"x": "mixed"},
             "sandbox": ["landlock-files", "network-namespace"],
         }
@@ -274,7 +274,7 @@ class TestRecord:
 
 def test_checks_hold_the_references_outputs(prepare, evaluator):
     baseline = prepare(HONEST, n=200, judged_by=evaluator, config={"iterations": 30})
-    assert len(baseline.checks) == 16
+    assert len(baseline.checks) == timed.MOST_CHECKS
     assert not baseline.replayable
     assert not baseline.values.kept, "a shorter pause would tell which calls are compared"
     inputs = [baseline.values.draw(check.number)[0] for check in baseline.checks]

@@ -150,7 +150,7 @@ def take_calls(
     *,
     at_once: Callable[[], int] = lambda: 1,
     visit: Callable[[int], bool] = lambda place: False,
-    begin: Callable[[int, int, bool], object] = lambda first, count, closing: None,
+    begin: Callable[[int, int], object] = lambda first, count: None,
 ) -> Taken:
     """Make calls until the plan ends. No other process times on the device meanwhile.
 
@@ -171,8 +171,8 @@ def take_calls(
         Called after each timed call with its number; returns whether that has disturbed the
         candidate.
     begin : callable
-        Called before each batch, with the number of its first timed call, how many there are to be,
-        and whether it is the closing one: a single call that follows when time has run out.
+        Called before each batch, with the number of its first timed call, and how many there are to
+        be.
 
     Raises
     ------
@@ -212,13 +212,10 @@ def take_calls(
         ending = None
         while ending is None:
             step = plan.step(len(calls))
-            begin(len(calls), step.calls, False)
+            begin(len(calls), step.calls)
             take(step, began)
             samples = [call.sample_ms for call in calls]
             ending = plan.ending(samples, time.monotonic() - began)
-        if ending == "max_seconds":  # there may have been no look so far
-            begin(len(calls), 1, True)
-            take(Step(warmup=0, calls=1), time.monotonic())
     return Taken(tuple(calls), ending)
 
 

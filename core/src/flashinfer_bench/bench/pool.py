@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, TypeVar
 
+from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.errors import RunnerError
 from flashinfer_bench.tensors.devices import usable_cores
 
@@ -25,6 +26,7 @@ WorkerKey = tuple[str, ...]
 # What compiling a large source takes at its peak; torch's headers with nvcc take 3 GB.
 _MEMORY_OF_A_COMPILER = 2 * 2**30
 _REFERENCE = "reference"
+_REST_S = 10.0
 _FEW = 4  # idle workers are kept however much of a GPU's memory is taken
 LAST_WORDS_S = 10.0  # how long threads may take to end once their processes are killed
 
@@ -211,7 +213,7 @@ class WorkerPool:
             wanted = (count < self.keep or of_reference) and key not in self._idle
             kept = wanted and not self.interrupted and worker.reusable and worker.candidate.alive
             few = count < _FEW and not of_reference
-            kept = kept and (few or _has_room(self.executor.device))
+            kept = kept and (few or _has_room(self.executor.device)) and _rests(worker.candidate)
         finally:
             if kept:
                 self._idle[key] = worker
@@ -275,6 +277,15 @@ class WorkerPool:
     def interrupt(self) -> None:
         """End the workers that are busy; to be called from another thread, once and for all."""
         self._busy.interrupt()
+
+
+def _rests(candidate: Candidate) -> bool:
+    """Stop a process that is kept, and what it has started: else it would run beside others."""
+    try:
+        candidate.rest(timeout_s=_REST_S)
+    except CandidateError:
+        return False
+    return True
 
 
 def _has_room(device: str) -> bool:

@@ -21,13 +21,16 @@ from fib_judge.records import (
     VerifiedSession,
     seed_commitment,
 )
-from fib_judge.reference import with_fresh_checks
+from fib_judge.reference import more_checks, with_fresh_checks
 from fib_judge.timed import (
+    MOST_CHECKS,
     TimedRun,
     WrongTimedCall,
     compared_plan,
+    is_counted,
     merged,
     rows_of,
+    secret_schedule,
     time_distrusting,
 )
 from fib_judge.watch.environment import EnvironmentWatch, keep, watchers_for
@@ -40,7 +43,8 @@ from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import random
+    from collections.abc import Iterator, Sequence
 
     from fib_judge.integrity import Violation
     from fib_judge.timed import TimedCheck
@@ -211,6 +215,7 @@ def _run_once(
         report.extra["rotation_seed"] = seed
         report.extra["timed_checks"] = len(baseline.checks)
     runs: list[TimedRun] = []
+    schedule: dict[int, TimedCheck] = {}
     with ExitStack() as stack:
         turns: Optional[PairedReference] = None
         parts: list[TimingPlan] = []
@@ -227,16 +232,21 @@ def _run_once(
                     called_s = time.monotonic() - began
                     parts = _parts(whole, called_s)
                     waiting = _parts(whole, called_s, waits=True)
+                    if is_counted(plan):
+                        rng = KeyedRandom(derive_seed(seed, "schedule"))
+                        schedule = secret_schedule(plan.total, baseline.checks, rng)
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
-                checks = baseline.checks[number :: len(parts)]
-                alone = baseline.checks_alone[number :: len(parts)]
                 made = sum(len(run.measurement.samples_ms) for run in runs)
+                own = KeyedRandom(derive_seed(seed, number))
+                due = {place - made: check for place, check in schedule.items() if place >= made}
+                others = _supply(session, baseline.checks[number :: len(parts)], baseline, own)
+                alone = baseline.checks_alone[number :: len(parts)]
                 try:
-                    own = KeyedRandom(derive_seed(seed, number)).getrandbits(53)
                     further = waiting if len(waiting) > len(parts) else []
-                    runs.append(_time(verified, own, checks, alone, turns, made, further))
+                    checks = own.getrandbits(53), due, others
+                    runs.append(_time(verified, checks, alone, turns, made, further))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
                 if runs[0].spread:
@@ -264,6 +274,18 @@ def _run_once(
             found = Check(EvaluationStatus.INCORRECT_NUMERICAL, correctness, text)
             return _Outcome(found, with_note(correctness, {**timed.facts, "rule": "outputs"}))
     return _Outcome(check, correctness, replace(timed, beside=beside))
+
+
+def _supply(
+    session: VerifiedSession,
+    checks: Sequence[TimedCheck],
+    baseline: VerifiedBaseline,
+    rng: random.Random,
+) -> Iterator[TimedCheck]:
+    """Yield checks, and then others that the reference makes when they are wanted."""
+    yield from checks
+    while True:
+        yield from more_checks(session, baseline, MOST_CHECKS, rng, holding=True)
 
 
 def _whole_plan(attempt: VerifiedAttempt, call_s: float) -> TimingPlan:
@@ -295,8 +317,7 @@ def _parts(attempt: VerifiedAttempt, called_s: float, *, waits: bool = False) ->
 
 def _time(
     attempt: VerifiedAttempt,
-    seed: int,
-    checks: Sequence[TimedCheck],
+    checks: tuple[int, dict[int, TimedCheck], Iterator[TimedCheck]],
     alone: Sequence[TimedCheck],
     turns: Optional[PairedReference],
     made: int,
@@ -308,7 +329,7 @@ def _time(
         run = TimedRun(measure(attempt, attempt.plan, monitor.visit), {"trust": "off"})
     else:
         watched = monitor.visit, monitor.grown_ms
-        run = time_distrusting(attempt, seed, checks, *watched, alone=alone, waiting=waiting)
+        run = time_distrusting(attempt, *checks, *watched, alone=alone, waiting=waiting)
     return monitor.completed(run)
 
 

@@ -115,7 +115,12 @@ def with_fresh_checks(
 
 
 def more_checks(
-    session: VerifiedSession, baseline: VerifiedBaseline, count: int, rng: random.Random
+    session: VerifiedSession,
+    baseline: VerifiedBaseline,
+    count: int,
+    rng: random.Random,
+    *,
+    holding: bool = False,
 ) -> list[TimedCheck]:
     """Have the reference compute the outputs of other draws.
 
@@ -129,6 +134,8 @@ def more_checks(
         How many, or an exchange more; fewer if memory is short.
     rng : random.Random
         Decides which draws; nobody else knows it.
+    holding : bool
+        Whether the caller keeps others off the device already.
 
     Raises
     ------
@@ -153,7 +160,8 @@ def more_checks(
             course = Course(attempt, baseline.values, rng)
             stack.callback(course.close)
             course.follow_mode(baseline.mode)
-            stack.enter_context(session.device_to_itself(deadline))
+            if not holding:
+                stack.enter_context(session.device_to_itself(deadline))
             while len(made) < count:
                 numbers = [fresh_number(rng) for _ in range(course.at_once())]
                 course.take(numbers)

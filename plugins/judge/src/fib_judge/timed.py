@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Correctness
 
 
-MOST_CHECKS = 16
+MOST_CHECKS = 24
 """On the CPU; on other devices, where a comparison costs little, every call may be one."""
 
 FEWEST_CHECKS = 2
@@ -57,9 +57,11 @@ CALLS_ALONE = 5
 """Calls of a solution on a GPU that are made alone, where the others follow one another."""
 
 _MEMORY_SHARE = 0.25  # of what is free
-_MOST_BYTES = 256 * 2**20  # of outputs, on the CPU: to fetch and compare them takes half a second
+_MOST_BYTES = 1 << 30  # of outputs, on the CPU: to fetch and compare them takes two seconds
 _MOST_KEPT_BYTES = 1 << 30
-_LAST_SHARE = 0.1
+_OFTEN = 0.6  # of as many calls as there are checks are compared: chance seldom uses them up
+_ALL_OF, _OFTEN_LIMITED, _OFTEN_ADAPTED = 16, 0.5, 0.15
+"""Where time limits the calls, the first so many are compared, then half; others by this chance."""
 _LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
 _PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
 _LONG_PATIENCE_S = 1.0
@@ -137,46 +139,21 @@ def free_memory(device: str = "cpu") -> int:
         return 0
 
 
-def secret_places(timed_calls: int, count: int, rng: random.Random) -> list[int]:
-    """Return `count` different numbers of timed calls, in order.
-
-    One lies in the last tenth of the run, as no end of it is safe for work that is left undone; the
-    others anywhere, independently.
-    """
-    tail = max(1, int(timed_calls * _LAST_SHARE))
-    late = rng.randrange(timed_calls - tail, timed_calls)
-    others = [place for place in range(timed_calls) if place != late]
-    return sorted([late, *rng.sample(others, count - 1)])
-
-
 def secret_schedule(
     timed_calls: int, checks: Sequence[_Checked], rng: random.Random
 ) -> dict[int, _Checked]:
-    """Return which timed calls are compared, and with what; each check comes once."""
-    count = min(len(checks), timed_calls)
-    if not count:
-        return {}
-    chosen = rng.sample(list(checks), count)
-    return dict(zip(secret_places(timed_calls, count, rng), chosen, strict=True))
+    """Return which timed calls are compared, and with what; no check comes twice.
 
-
-def secret_batch(
-    first: int, count: int, checks: Sequence[TimedCheck], rng: random.Random
-) -> dict[int, TimedCheck]:
-    """Return which calls of a batch are compared, if nobody knows how many batches come.
-
-    Parameters
-    ----------
-    first, count : int
-        Number of the batch's first timed call, and how many there are.
-    checks : sequence of TimedCheck
-        Those that have not been made.
-    rng : random.Random
-        Decides; nobody else knows it.
+    If they are not as many, each call has the same chance, whatever has been before: a process sees
+    that a call was compared, as that takes time, and is to know nothing of those to come. At least
+    one is.
     """
-    chosen = rng.sample(list(checks), min(rng.randint(1, 2), count, len(checks)))
-    places = rng.sample(range(first, first + count), len(chosen))
-    return dict(zip(places, chosen, strict=True))
+    places: Sequence[int] = range(timed_calls)
+    if len(checks) < timed_calls:
+        share = _OFTEN * len(checks) / timed_calls
+        places = [place for place in places if rng.random() < share]
+        places = places or [rng.randrange(timed_calls)]
+    return dict(zip(places, rng.sample(list(checks), len(checks)), strict=False))
 
 
 Look = tuple[Trial, list[Any]]
@@ -265,6 +242,11 @@ def compared_plan(plan: TimingPlan, checks: int, device: str) -> TimingPlan:
     if device == "cpu" or not plan.rounds or plan.max_seconds is not None:
         return plan
     return plan.at_most(max(checks, DEFAULT_MIN_SAMPLES, plan.min_samples))
+
+
+def is_counted(plan: TimingPlan) -> bool:
+    """Return whether it is known beforehand how many calls a plan has."""
+    return plan.rounds and plan.max_seconds is None
 
 
 def fresh_number(rng: random.Random) -> int:
@@ -600,15 +582,20 @@ class CheckedCourse(Course):
         As of `Course`.
     rng : random.Random
         As of `Course`.
-    checks, alone : sequence of TimedCheck
-        What is compared, and what calls made alone are.
+    schedule : mapping
+        Which calls are compared, if it is known how many there will be.
+    checks : iterator of TimedCheck
+        Without end: what others are compared with.
+    alone : sequence of TimedCheck
+        What calls made alone are compared with.
     """
 
     def __init__(
         self,
         attempt: VerifiedAttempt,
         rng: random.Random,
-        checks: Sequence[TimedCheck],
+        schedule: Mapping[int, TimedCheck],
+        checks: Iterator[TimedCheck],
         alone: Sequence[TimedCheck],
     ) -> None:
         baseline = attempt.baseline
@@ -616,30 +603,22 @@ class CheckedCourse(Course):
         assert baseline.overhead is not None
         super().__init__(attempt, baseline.values, rng, baseline.overhead)
         self.checked = 0
-        self.follow(attempt.plan, checks, alone)
+        self.plan, self._checks, self.checks_alone = attempt.plan, checks, alone
+        self._schedule = dict(schedule)
 
-    def follow(
-        self, plan: TimingPlan, checks: Sequence[TimedCheck], alone: Sequence[TimedCheck]
-    ) -> None:
-        """Make the calls of a plan, and compare some of them with these checks."""
-        self.plan, self._checks, self._checks_alone = plan, checks, alone
-        self._schedule: dict[int, TimedCheck] = {}
-        if plan.rounds:
-            self._schedule = secret_schedule(plan.max_samples, checks, self._rng)
+    def begin(self, first: int, count: int) -> None:
+        """Decide what to compare in a batch of which nobody knows how many follow.
 
-    def begin(self, first: int, count: int, closing: bool) -> None:
-        """Decide what to compare in a batch; see `take_calls`."""
-        if closing:
-            # Have this call compared, unless one has been already.
-            if not self.checked:
-                left = self._unused() or list(self._checks)
-                self._schedule[first] = self._rng.choice(left)
-        elif not self.plan.rounds:
-            self._schedule.update(secret_batch(first, count, self._unused(), self._rng))
-
-    def _unused(self) -> list[TimedCheck]:
-        used = {id(check) for check in self._schedule.values()}
-        return [check for check in self._checks if id(check) not in used]
+        A solution that spends the time in other ways makes few calls: then all are compared.
+        """
+        if is_counted(self.plan):
+            return
+        limited = self.plan.max_seconds is not None
+        share = _OFTEN_LIMITED if limited else _OFTEN_ADAPTED
+        for place in range(first, first + count):
+            if (limited and place < _ALL_OF) or self._rng.random() < share:
+                with self.attempt.deadline.stopped():  # the reference may have to make more
+                    self._schedule[place] = next(self._checks)
 
     def take_places(self, places: Sequence[Optional[int]]) -> Sequence[TimedCall]:
         """Make calls, timed or not, and compare what those left behind whose turn has come."""
@@ -660,14 +639,15 @@ class CheckedCourse(Course):
 
     def call_due(self, share: float = 1.0) -> None:
         """Make those calls alone that are due after a share of the others: machines change."""
-        due = int(min(share, 1.0) * len(self._checks_alone))
-        self.call_alone(self._checks_alone[len(self.made_alone) : due])
+        due = int(min(share, 1.0) * len(self.checks_alone))
+        self.call_alone(self.checks_alone[len(self.made_alone) : due])
 
 
 def time_distrusting(
     attempt: VerifiedAttempt,
     seed: int,
-    checks: Sequence[TimedCheck],
+    schedule: Mapping[int, TimedCheck],
+    checks: Iterator[TimedCheck],
     visit: Callable[[int], bool] = lambda place: False,
     grown_ms: Optional[Callable[[], float]] = None,
     *,
@@ -682,8 +662,8 @@ def time_distrusting(
         Its calls are right when they are looked at.
     seed : int
         Decides the inputs of all calls, and which of them are compared; nobody else knows it.
-    checks, alone : sequence of TimedCheck
-        What is compared, and what calls made alone are; no process has seen any of it.
+    schedule, checks, alone
+        As of `CheckedCourse`; no process has seen any of it.
     visit : callable
         Called after each timed call; returns whether that has disturbed the candidate.
     grown_ms : callable, optional
@@ -699,14 +679,15 @@ def time_distrusting(
         If the candidate fails.
     """
     session, baseline = attempt.session, attempt.baseline
-    course, spread = CheckedCourse(attempt, KeyedRandom(seed), checks, alone), False
+    course = CheckedCourse(attempt, KeyedRandom(seed), schedule, checks, alone)
+    spread = False
     try:
         if waiting:
             with session.device_to_itself(attempt.deadline):
                 course.at_once()
             spread = course.waits
         if spread:
-            course.follow(waiting[0], checks[:: len(waiting)], ())
+            course.plan, course.checks_alone = waiting[0], ()
         taken = calls.take_calls(
             *(attempt, course.plan, course.take_places),
             at_once=course.at_once,
