@@ -17,11 +17,11 @@ PLENTY = 2**40
 @pytest.mark.parametrize(
     ("timed", "output_bytes", "free", "device", "expected"),
     [
-        (150, 4, PLENTY, "cpu", 24),
+        (150, 4, PLENTY, "cpu", 32),
         (150, 4, PLENTY, "cuda:0", 150),
         (10, 4, PLENTY, "cpu", 10),
         (1, 4, PLENTY, "cpu", 1),
-        (150, 0, PLENTY, "cpu", 24),
+        (150, 0, PLENTY, "cpu", 32),
         (150, 2**20, 16 * 2**20, "cpu", 4),  # a quarter of the free memory
         (150, 2**20, 16 * 2**20, "cuda:0", 4),
         (150, 2**26, PLENTY, "cpu", 16),  # 1 GiB

@@ -186,7 +186,7 @@ def test_honest_solutions_pass(name, verdicts):
     assert evaluation.status == "PASSED", evaluation.log
     note = evaluation.correctness.extra["integrity"]
     assert (note["trust"], note["timed_calls"]) == ("full", 40)
-    assert 3 <= note["checked_calls"] <= 24
+    assert 3 <= note["checked_calls"] <= 32
     assert note["values"] == {"x": "mixed"}
     assert "replayable" not in note
 

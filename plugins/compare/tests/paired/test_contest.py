@@ -58,7 +58,7 @@ def test_whoever_waits_is_at_rest_unless_it_is_trusted(compare, executor, launch
     assert len(set(rested)) == 4 + 1, "and the reference"
     rested.clear()
     compare(GOOD, GOOD, trust="off")
-    assert len(rested) == 1, "the reference alone"
+    assert len(set(rested)) == 1, "the reference alone"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,6 @@ def test_no_two_launches_get_the_same_check_unless_the_reference_is_slow(
     if reference_is_slow:
         monkeypatch.setattr("fib_compare.paired.sides._TIME_SHARE", -1.0)
     found = compare(GOOD, GOOD)
-    assert len(taken) == 20
-    assert (len(set(taken)) < 20) == reference_is_slow
+    assert len(taken) == 40
+    assert (len(set(taken)) < 40) == reference_is_slow
     assert any("checks of earlier ones" in note for note in found.notes) == reference_is_slow

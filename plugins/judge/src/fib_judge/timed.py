@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.data import Correctness
 
 
-MOST_CHECKS = 24
+MOST_CHECKS = 32
 """On the CPU; on other devices, where a comparison costs little, every call may be one."""
 
 FEWEST_CHECKS = 2

@@ -315,8 +315,8 @@ class CheckSupply:
         """
         if not self._baseline.checks:
             return [], []
-        grouped = exchanges * self._together
-        count = grouped + len(self._baseline.checks_alone)
+        single = len(self._baseline.checks_alone)
+        count = exchanges * self._together + single
         if len(self._fresh) < count and self._cost_s <= self._most_s:
             began = time.monotonic()
             try:
@@ -330,9 +330,8 @@ class CheckSupply:
         if len(self._fresh) < count:
             self.reused, self._fresh = True, list(self._last)
         taken, self._fresh = self._fresh[:count], self._fresh[count:]
-        first = taken[:grouped]
-        groups = [group for n in range(exchanges) if (group := first[n::exchanges])]
-        return groups, taken[grouped:]
+        alone, others = taken[:single], taken[single:]
+        return [group for n in range(exchanges) if (group := others[n::exchanges])], alone
 
     def _computed(self, least: int) -> list[TimedCheck]:
         session, baseline = self._session, self._baseline
