@@ -1,5 +1,6 @@
 """Timed calls: their order, and batches and time limits where nobody knows their number."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,13 +19,17 @@ class _Course:
         self._attempt = attempt_of(session(), executor, problems, source, [[torch.rand(300)]])
         self.asked = []
         self.batches = []
+        self.begin_s = 0.0
 
     def take(self, plan, visit=lambda place: False):
         def fire(places):
             self.asked.extend(places)
             return [self._attempt.fire(0) for _ in places]
 
-        begin = lambda *batch: self.batches.append(batch)  # noqa: E731
+        def begin(*batch):
+            self.batches.append(batch)
+            time.sleep(self.begin_s)
+
         return take_calls(self._attempt, plan, fire, visit=visit, begin=begin)
 
 
@@ -84,6 +89,12 @@ class TestBatches:
         assert taken.ending == "max_seconds"
         assert made.batches == [(0, 10)]
         assert 1 <= len(taken.calls) < 10
+
+    def test_what_is_decided_before_a_batch_costs_no_time(self, course):
+        made = course()
+        made.begin_s = 0.7
+        taken = made.take(adaptive(warmup=0, min_samples=10, max_samples=10, max_seconds=0.5))
+        assert len(taken.calls) == 10
 
 
 def test_what_is_waited_for_costs_no_time_of_a_deadline(monkeypatch):

@@ -43,6 +43,18 @@ class TestSchedule:
         assert set(schedule) <= set(range(calls))
         assert len(schedule) == calls or count < calls
 
+    def test_more_are_made_if_chance_wants_them(self):
+        asked = []
+
+        def more(count):
+            asked.append(count)
+            return range(100, 100 + count)
+
+        for seed in range(300):
+            schedule = secret_schedule(40, range(4), random.Random(seed), more)
+            assert len(set(schedule.values())) == len(schedule)
+        assert 5 < len(asked) < 60
+
     def test_without_checks(self):
         assert secret_schedule(9, [], random.Random(4)) == {}
 

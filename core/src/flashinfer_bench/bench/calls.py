@@ -172,7 +172,7 @@ def take_calls(
         candidate.
     begin : callable
         Called before each batch, with the number of its first timed call, and how many there are to
-        be.
+        be; returns whether that has disturbed the candidate. It costs no time of the plan's.
 
     Raises
     ------
@@ -212,7 +212,9 @@ def take_calls(
         ending = None
         while ending is None:
             step = plan.step(len(calls))
-            begin(len(calls), step.calls)
+            paused = time.monotonic()
+            disturbed = bool(begin(len(calls), step.calls)) or disturbed
+            began += time.monotonic() - paused  # that is no time of the solution's
             take(step, began)
             samples = [call.sample_ms for call in calls]
             ending = plan.ending(samples, time.monotonic() - began)

@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from fib_judge.paired_reference import (
@@ -39,7 +40,6 @@ from flashinfer_bench.bench.evaluation import Report, ask, check_all, evaluate_b
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.bench.measurement import ReferenceFailed
 from flashinfer_bench.data import EvaluationStatus
-from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def evaluate_solution(
     def judged(report: Report) -> Evaluation:
         try:
             outcome = _run(session, solution, baseline, report)
-        except (ReferenceFailed, CapabilityError) as error:
+        except ReferenceFailed as error:
             return report.refused(f"no checks could be made for it: {error}", transient=True)
         return _verdict(report, outcome, session, baseline)
 
@@ -197,12 +197,11 @@ def _run(
         "%s: %s, probably load on this machine; measuring again", solution.name, first.message
     )
     try:
-        anew = with_fresh_checks(session, baseline, f"{solution.hash()} again")
-    except (ReferenceFailed, CapabilityError) as error:
+        report.baseline = anew = with_fresh_checks(session, baseline, f"{solution.hash()} again")
+        return replace(_run_once(*parts, anew), earlier=first)
+    except ReferenceFailed as error:
         logger.warning("%s is not measured again: %s", solution.name, error)
         return outcome
-    report.baseline = anew
-    return replace(_run_once(*parts, anew), earlier=first)
 
 
 def _run_once(
@@ -216,6 +215,8 @@ def _run_once(
         report.extra["timed_checks"] = len(baseline.checks)
     runs: list[TimedRun] = []
     schedule: dict[int, TimedCheck] = {}
+    rng = KeyedRandom(derive_seed(seed, "checks"))
+    others = _supply(session, baseline, rng)
     with ExitStack() as stack:
         turns: Optional[PairedReference] = None
         parts: list[TimingPlan] = []
@@ -233,19 +234,18 @@ def _run_once(
                     parts = _parts(whole, called_s)
                     waiting = _parts(whole, called_s, waits=True)
                     if is_counted(plan):
-                        rng = KeyedRandom(derive_seed(seed, "schedule"))
-                        schedule = secret_schedule(plan.total, baseline.checks, rng)
+                        more = partial(more_checks, session, baseline, rng=rng)
+                        schedule = secret_schedule(plan.total, baseline.checks, rng, more)
                     turns = stack.enter_context(reference_in_turns(whole))
                 number = len(runs)
                 verified = replace(verified, part=parts[number])
                 made = sum(len(run.measurement.samples_ms) for run in runs)
-                own = KeyedRandom(derive_seed(seed, number))
                 due = {place - made: check for place, check in schedule.items() if place >= made}
-                others = _supply(session, baseline.checks[number :: len(parts)], baseline, own)
                 alone = baseline.checks_alone[number :: len(parts)]
                 try:
                     further = waiting if len(waiting) > len(parts) else []
-                    checks = own.getrandbits(53), due, others
+                    own = KeyedRandom(derive_seed(seed, number)).getrandbits(53)
+                    checks = own, due, others
                     runs.append(_time(verified, checks, alone, turns, made, further))
                 except WrongTimedCall as wrong:
                     return _Outcome(wrong.check, with_note(wrong.check.correctness, wrong.note))
@@ -277,15 +277,13 @@ def _run_once(
 
 
 def _supply(
-    session: VerifiedSession,
-    checks: Sequence[TimedCheck],
-    baseline: VerifiedBaseline,
-    rng: random.Random,
+    session: VerifiedSession, baseline: VerifiedBaseline, rng: random.Random
 ) -> Iterator[TimedCheck]:
     """Yield checks, and then others that the reference makes when they are wanted."""
-    yield from checks
+    yield from baseline.checks
+    count = min(MOST_CHECKS, max(1, len(baseline.checks)))
     while True:
-        yield from more_checks(session, baseline, MOST_CHECKS, rng, holding=True)
+        yield from more_checks(session, baseline, count, rng, holding=True)
 
 
 def _whole_plan(attempt: VerifiedAttempt, call_s: float) -> TimingPlan:

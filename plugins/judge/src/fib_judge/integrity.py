@@ -242,7 +242,8 @@ class Overhead:
 
         A solution could have slowed them down: they count so far.
         """
-        beyond = [median(map(_beyond_ms, some)) for some in (empty, lower_half(calls)) if some]
+        kinds = empty, lower_half(calls) if calls else ()
+        beyond = [median(map(_beyond_ms, some)) for some in kinds if some]
         return min(max(0.0, min(beyond) - self.beyond_ms), _MOST_MS)
 
     def longer(self, growth_ms: float) -> Overhead:

@@ -231,7 +231,7 @@ class PairedReference:
         if not self._calls or self._course is None or self._overhead is None:
             return 0.0
         usual = self._baseline.usual(self._course.mode, into=self._course.ring.writes_there)
-        return usual.growth_ms(self._empty, longest(self._calls))
+        return usual.growth_ms(self._empty, () if self._course.waits else longest(self._calls))
 
     def close(self) -> None:
         """Let go of the memory."""

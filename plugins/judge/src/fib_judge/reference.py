@@ -37,6 +37,7 @@ from flashinfer_bench.bench.measurement import (
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.bench.transport.deadline import Deadline
 from flashinfer_bench.data import RandomInput
+from flashinfer_bench.errors import CapabilityError
 from flashinfer_bench.tensors import derive_seed
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def with_fresh_checks(
 
     Raises
     ------
-    ReferenceFailed, CapabilityError, RunInterrupted
+    ReferenceFailed, RunInterrupted
         As of `more_checks`.
     """
     assert baseline.reference_seed is not None
@@ -131,7 +132,7 @@ def more_checks(
     baseline : VerifiedBaseline
         One that has checks.
     count : int
-        How many, or an exchange more; fewer if memory is short.
+        How many, or an exchange more; fewer if memory or time is short.
     rng : random.Random
         Decides which draws; nobody else knows it.
     holding : bool
@@ -140,9 +141,7 @@ def more_checks(
     Raises
     ------
     ReferenceFailed
-        If it does.
-    CapabilityError
-        If there is no memory for it.
+        If it does, or there is no memory for it.
     RunInterrupted
         If the run ends meanwhile.
     """
@@ -162,12 +161,15 @@ def more_checks(
             course.follow_mode(baseline.mode)
             if not holding:
                 stack.enter_context(session.device_to_itself(deadline))
-            while len(made) < count:
+            while len(made) < count and (not made or deadline.remaining > limit_s / 2):
                 numbers = [fresh_number(rng) for _ in range(course.at_once())]
                 course.take(numbers)
                 made += [_check(course, number) for number in numbers]
             worker.candidate.rest(timeout_s=limit_s)  # else it may slow solutions down
-    except CandidateError as error:
+            # A process that was started from the judge's core may stay there.
+            worker.reusable = worker.reusable and not holding
+        session.pool.settle()
+    except (CandidateError, CapabilityError) as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended while the reference ran") from error
         text = f"the reference of {definition.name!r} could not compute more checks: {error}"

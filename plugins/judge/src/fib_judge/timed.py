@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 MOST_CHECKS = 32
 """On the CPU; on other devices, where a comparison costs little, every call may be one."""
 
-FEWEST_CHECKS = 2
+_FEWEST_CHECKS = 2
 
 CALLS_ALONE = 5
 """Calls of a solution on a GPU that are made alone, where the others follow one another."""
@@ -60,8 +60,9 @@ _MEMORY_SHARE = 0.25  # of what is free
 _MOST_BYTES = 1 << 30  # of outputs, on the CPU: to fetch and compare them takes two seconds
 _MOST_KEPT_BYTES = 1 << 30
 _OFTEN = 0.6  # of as many calls as there are checks are compared: chance seldom uses them up
-_ALL_OF, _OFTEN_LIMITED, _OFTEN_ADAPTED = 16, 0.5, 0.15
-"""Where time limits the calls, the first so many are compared, then half; others by this chance."""
+_ALL_OF, _OFTEN_LIMITED, _OFTEN_ADAPTED = 16, 0.5, 0.25
+"""Where nobody knows how many calls there will be, the first so many are compared, then others by
+this chance: the first where time limits rounds, the second where a rule adapts."""
 _LONG_MS = 2.5  # is a call whose time is known well enough from an exchange of its own
 _PATIENCE_S, _TIMES = 0.02, 5  # more than what calls take that wait for the device
 _LONG_PATIENCE_S = 1.0
@@ -115,7 +116,7 @@ def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int, devic
     most, memory = timed_calls, free_bytes * _MEMORY_SHARE
     if device == "cpu":
         most, memory = MOST_CHECKS, min(memory, _MOST_BYTES)
-    return min(max(FEWEST_CHECKS, min(most, int(memory / max(1, output_bytes)))), timed_calls)
+    return min(max(_FEWEST_CHECKS, min(most, int(memory / max(1, output_bytes)))), timed_calls)
 
 
 def number_to_keep(checks: int, input_bytes: int, free_bytes: int) -> int:
@@ -140,19 +141,24 @@ def free_memory(device: str = "cpu") -> int:
 
 
 def secret_schedule(
-    timed_calls: int, checks: Sequence[_Checked], rng: random.Random
+    timed_calls: int,
+    checks: Sequence[_Checked],
+    rng: random.Random,
+    more: Callable[[int], Sequence[_Checked]] = lambda count: (),
 ) -> dict[int, _Checked]:
     """Return which timed calls are compared, and with what; no check comes twice.
 
     If they are not as many, each call has the same chance, whatever has been before: a process sees
     that a call was compared, as that takes time, and is to know nothing of those to come. At least
-    one is.
+    one is. If chance wants more of them, `more` is asked for so many.
     """
     places: Sequence[int] = range(timed_calls)
     if len(checks) < timed_calls:
         share = _OFTEN * len(checks) / timed_calls
         places = [place for place in places if rng.random() < share]
         places = places or [rng.randrange(timed_calls)]
+    if checks and len(places) > len(checks):
+        checks = [*checks, *more(len(places) - len(checks))]
     return dict(zip(places, rng.sample(list(checks), len(checks)), strict=False))
 
 
@@ -606,19 +612,20 @@ class CheckedCourse(Course):
         self.plan, self._checks, self.checks_alone = attempt.plan, checks, alone
         self._schedule = dict(schedule)
 
-    def begin(self, first: int, count: int) -> None:
+    def begin(self, first: int, count: int) -> bool:
         """Decide what to compare in a batch of which nobody knows how many follow.
 
         A solution that spends the time in other ways makes few calls: then all are compared.
+        Returns whether the reference may have had to make more checks.
         """
         if is_counted(self.plan):
-            return
-        limited = self.plan.max_seconds is not None
-        share = _OFTEN_LIMITED if limited else _OFTEN_ADAPTED
-        for place in range(first, first + count):
-            if (limited and place < _ALL_OF) or self._rng.random() < share:
-                with self.attempt.deadline.stopped():  # the reference may have to make more
-                    self._schedule[place] = next(self._checks)
+            return False
+        share = _OFTEN_LIMITED if self.plan.rounds else _OFTEN_ADAPTED
+        places = range(first, first + count)
+        chosen = [one for one in places if one < _ALL_OF or self._rng.random() < share]
+        with self.attempt.deadline.stopped():
+            self._schedule.update(zip(chosen, self._checks, strict=False))
+        return bool(chosen)
 
     def take_places(self, places: Sequence[Optional[int]]) -> Sequence[TimedCall]:
         """Make calls, timed or not, and compare what those left behind whose turn has come."""

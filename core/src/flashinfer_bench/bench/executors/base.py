@@ -206,7 +206,7 @@ class Round:
         The sets of inputs, one for each call.
     gated : bool
         Have the device wait for the release behind a gate, with all calls enqueued: their latencies
-        are the timer's. Otherwise each takes until the device has finished, by the host's clock.
+        are the timer's. Otherwise the process waits for the device after each.
     touch : bool
         Whether the process reads the inputs just before each call.
     patience_s : float

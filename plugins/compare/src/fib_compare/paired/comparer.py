@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FEWEST_LAUNCHES = 2
-_CHECKS = 4  # exchanges of a launch that may be compared
+_CHECKS = 6  # exchanges of a launch that may be compared
 _RECENT = 4  # launches; the next one is expected to take as long as the longest of them
 _ROLES: tuple[Role, Role] = ("baseline", "candidate")
 
@@ -231,7 +231,7 @@ class ContestRun:
             if self._size is None:
                 pair_s = pair_seconds(session, sides, self._rng, self._cap)
                 self._size = LaunchSize.fitting(pair_s, self._cap.seconds)
-            groups, alone = self._supply.take(min(_CHECKS, self._size.pairs // 4))
+            groups, alone = self._supply.take(min(_CHECKS, self._size.pairs))
             session.pool.settle()
             schedule = secret_schedule(self._size.pairs, groups, self._rng)
             launch = take_launch(

@@ -181,10 +181,10 @@ class Side:
         made = whole(calls)
         return tuple((call.sample_ms + holds * call.enqueued_ms) / call.shared for call in made)
 
-    def growth_ms(self) -> float:
-        """Return how much longer its exchanges take than is usual, on a GPU."""
-        if self.course is None or self.course.mode is None:
-            return 0.0
+    def growth_ms(self) -> Optional[float]:
+        """Return how much longer its exchanges take than is usual, on a GPU; None if unknown."""
+        if self.course is None or self.course.mode is None or self.course.waits:
+            return None
         return self.course.usual(self.calls).growth_ms((), longest(self.calls))
 
     def violation(self, growth_ms: float = 0.0) -> Optional[Violation]:
@@ -254,7 +254,8 @@ class Disputes:
             If a side is disputed too often.
         """
         self._launches += 1
-        growth_ms = min(side.growth_ms() for side in sides)  # nobody can slow the other down
+        grown = [one for side in sides if (one := side.growth_ms()) is not None]
+        growth_ms = min(grown, default=0.0)  # nobody can slow the other down
         for side in sides:
             violation = side.violation(growth_ms)
             if violation is None:
