@@ -44,7 +44,7 @@ def test_a_difference_is_found(compare, monkeypatch):
     # On a busy machine launches would be discarded.
     for name in ("_SLACK_MS", "_MORE_ALONE_MS"):
         monkeypatch.setattr(integrity, name, 1e3)
-    found = compare(SPIN.format(seconds=0.0003), SPIN.format(seconds=0.0006))
+    found = compare(SPIN.format(seconds=0.002), SPIN.format(seconds=0.004))
     assert found.obstacle is None, found.obstacle
     assert 1.3 < found.comparison.ratio.estimate < 3
     assert found.comparison.verdict in (Verdict.SLOWER, Verdict.AMBIGUOUS)
