@@ -187,7 +187,6 @@ def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, T
             yield whole, _reference_plan(whole, fastest_s)
             worker.new_output()
             worker.reusable = whole.baseline.nbytes < evaluation.KEEP_BELOW_BYTES
-            whole.candidate.rest(timeout_s=limit_s)
     except CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended while the reference ran") from error

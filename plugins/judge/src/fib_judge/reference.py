@@ -165,7 +165,6 @@ def more_checks(
                 numbers = [fresh_number(rng) for _ in range(course.at_once())]
                 course.take(numbers)
                 made += [_check(course, number) for number in numbers]
-            worker.candidate.rest(timeout_s=limit_s)  # else it may slow solutions down
             # A process that was started from the judge's core may stay there.
             worker.reusable = worker.reusable and not holding
         session.pool.settle()
