@@ -36,13 +36,13 @@ def judge(judging):
     return judging(n=200, reference=HONEST, config={"iterations": 20})
 
 
-# Each is right in both trials; `test_real_cheats` has more of them.
+# Right in both trials, wrong in half of all timed calls: once in 100,000 runs none of them is seen.
 CHEATS = {
     "wrong after many calls": """
 n = [0]
 def run(x):
     n[0] += 1
-    return x * 2 if n[0] <= 38 else x * 0
+    return x * 2 if n[0] <= 20 else x * 0
 """,
     "cached by the order of calls": """
 results = []
