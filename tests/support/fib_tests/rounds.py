@@ -42,7 +42,7 @@ def run(x, y):
 """A solution that does nothing in exchanges of one call, when it has seen longer ones."""
 
 SLOW_ALONE = IDLE_ALONE.replace("> 2", "> 0").replace(
-    "torch.zeros_like(x)", "time.sleep(0.005) or x + y"
+    "torch.zeros_like(x)", "time.sleep(0.05) or x + y"
 )
 """A solution that takes longer in these, as those do whose calls overlap."""
 

@@ -102,7 +102,7 @@ def number_of_checks(timed_calls: int, output_bytes: int, free_bytes: int, devic
         Of the reference.
     output_bytes : int
         Size of all outputs of one call: at most a quarter of `free_bytes` is held, and on the CPU
-        256 MiB.
+        1 GiB.
     free_bytes : int
         Memory that is free where they are kept.
     device : str
