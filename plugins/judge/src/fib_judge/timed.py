@@ -685,7 +685,7 @@ def time_distrusting(
     CandidateError
         If the candidate fails.
     """
-    session, baseline = attempt.session, attempt.baseline
+    session = attempt.session
     course = CheckedCourse(attempt, KeyedRandom(seed), schedule, checks, alone)
     spread = False
     try:
@@ -713,27 +713,7 @@ def time_distrusting(
         wrong = Check(EvaluationStatus.INCORRECT_NUMERICAL, course.correctness, message)
         raise WrongTimedCall(wrong, {"trust": "full", "rule": "memory"})
     growth_ms = 0.0 if grown_ms is None else grown_ms()
-    violation = course.violation(taken.calls, growth_ms)
     overhead = course.usual(taken.calls, growth_ms)
-    confinement = attempt.worker.confinement
-    facts: dict[str, Any] = {
-        "trust": "full",
-        "timed_calls": len(taken.calls),
-        "checked_calls": course.checked,
-        "values": course.values.rules,
-        # What the process had given up before the solution was loaded.
-        "sandbox": list(confinement.applied) if confinement is not None else [],
-    }
-    if session.device != "cpu":
-        facts["unaccounted_us"] = unaccounted_us(taken.calls, overhead)
-    if len(course.ring) < course.ring.wanted:
-        facts["slots"] = len(course.ring)
-    if baseline.replayable:
-        facts["replayable"] = True
-    if course.loose:
-        facts[LOOSE] = True
-    if baseline.floor is not None:
-        facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
     measured = calls.measurement_of(taken)
     if course.waits:
         measured = replace(measured, notes=(*measured.notes, _ON_HOST))
@@ -742,8 +722,40 @@ def time_distrusting(
         dropped=rows_of(overhead.disturbed(taken.calls)),
         least_ms=overhead.least_ms(taken.calls),
     )
-    alone_ms, looks = course.alone_ms(growth_ms), tuple(course.looks)
-    return TimedRun(measurement, facts, violation, looks=looks, alone_ms=alone_ms, spread=spread)
+    return TimedRun(
+        measurement,
+        _facts(course, taken.calls, overhead),
+        course.violation(taken.calls, growth_ms),
+        looks=tuple(course.looks),
+        alone_ms=course.alone_ms(growth_ms),
+        spread=spread,
+    )
+
+
+def _facts(course: CheckedCourse, made: Sequence[TimedCall], overhead: Overhead) -> dict[str, Any]:
+    """Return what was done to make sure of these calls."""
+    attempt, ring = course.attempt, course.ring
+    baseline = cast("VerifiedBaseline", attempt.baseline)
+    confinement = attempt.worker.confinement
+    facts: dict[str, Any] = {
+        "trust": "full",
+        "timed_calls": len(made),
+        "checked_calls": course.checked,
+        "values": course.values.rules,
+        # What the process had given up before the solution was loaded.
+        "sandbox": list(confinement.applied) if confinement is not None else [],
+    }
+    if attempt.session.device != "cpu":
+        facts["unaccounted_us"] = unaccounted_us(made, overhead)
+    if len(ring) < ring.wanted:
+        facts["slots"] = len(ring)
+    if baseline.replayable:
+        facts["replayable"] = True
+    if course.loose:
+        facts[LOOSE] = True
+    if baseline.floor is not None:
+        facts["floor_ms"] = float(f"{baseline.floor.ms:.4g}")
+    return facts
 
 
 def _with_host(call: TimedCall) -> TimedCall:
