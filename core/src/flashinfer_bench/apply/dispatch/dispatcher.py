@@ -109,7 +109,7 @@ class Dispatcher:
         namespace = {
             "slow": self._answer,
             "failed": self._failed,
-            "settle": self._settle,
+            "checked": self._checked,
             "missed": self.missed,
             "counters": self._counters,
             "returning": self._routes[False],
@@ -232,13 +232,14 @@ class Dispatcher:
                 result = None  # many return the outputs they wrote to
             elif not entry.target.destination_passing:
                 outputs = targets.checked_outputs(self.layout, result, a)
+                result = targets.packed(outputs)
         except FAILURES as error:
             caught = error
         else:
             self._counters.hits += 1
             if self._learns and entry.state == "plain":
                 self._learn(entry, function, a, into, outputs)
-            return result if outputs is None else targets.packed(outputs)
+            return result
         return self._failed(entry, caught, args, kwargs, fallback)
 
     def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
@@ -278,18 +279,9 @@ class Dispatcher:
         good = _always if outputs is None else recogniser_of(by, outputs)
         self._routes[into].add(self._keying.of(a), (check, extra, run, good, entry))
 
-    def _settle(
-        self, entry: Entry, result: Any, a: Args, args: Args, kwargs: Kwargs, fallback: Fallback
-    ) -> Any:
-        """Check the result of a call of a known pattern that differs from earlier results."""
-        try:
-            outputs = targets.checked_outputs(self.layout, result, a)
-        except targets.WrongOutputError as error:
-            caught = error
-        else:
-            self._counters.hits += 1
-            return targets.packed(outputs)
-        return self._failed(entry, caught, args, kwargs, fallback)
+    def _checked(self, result: Any, a: Args) -> Any:
+        """Return the result of a call of a known pattern that differs from earlier results."""
+        return targets.packed(targets.checked_outputs(self.layout, result, a))
 
     # ----------------------------------------------------------------------- the original
 

@@ -204,7 +204,7 @@ def write_call(
     keying : Keying
         How calls are looked up.
     namespace : mapping
-        ``slow``, ``failed``, ``settle``, ``missed``: methods of the dispatcher; ``counters``;
+        ``slow``, ``failed``, ``checked``, ``missed``: methods of the dispatcher; ``counters``;
         ``returning`` and ``writing``: its routes.
     by : Maker, optional
         How calls are recognised. None: there are no routes, and each call takes the slow path.
@@ -286,10 +286,12 @@ def _quick(layout: Layout, keying: Keying, into: bool, slow: str) -> list[str]:
         f"    {slow}",
         "try:",
         f"    result = run({', '.join(names)})",  # faster than `run(*a)`
+        *_indented(_checking(0 if into else len(layout.outputs))),
         "except FAILURES as error:",
         "    caught = error",
         "else:",
-        *_indented(_finish(0 if into else len(layout.outputs))),
+        "    counters.hits += 1",
+        "    return result",
         "return failed(entry, caught, args, kwargs, fallback)",
     ]
 
@@ -326,16 +328,11 @@ def _look_up(keying: Keying, routes: str, check: str, slow: str) -> list[str]:
     return lines
 
 
-def _finish(returned: int) -> list[str]:
-    """Count a hit, and return the outputs if they match earlier ones."""
+def _checking(returned: int) -> list[str]:
+    """Check the outputs in full unless they match earlier ones."""
     if not returned:
-        return ["counters.hits += 1", "return None"]
+        return ["result = None"]
     good = "good(result)"
     if returned > 1:
         good = f"type(result) is tuple and len(result) == {returned} and good(*result)"
-    return [
-        f"if {good}:",
-        "    counters.hits += 1",
-        "    return result",
-        "return settle(entry, result, a, args, kwargs, fallback)",
-    ]
+    return [f"if not ({good}):", "    result = checked(result, a)"]
