@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -549,7 +549,6 @@ class TableResolver:
     table: Candidates
     builds: Builds
     config: ApplyConfig
-    targets: dict[str, Target] = field(default_factory=dict)
 
     def resolve(self, key: Optional[ApplyKey]) -> Optional[Target]:
         """Return the built target for a key, or None; see `dispatch.Resolver`.
@@ -575,11 +574,7 @@ class TableResolver:
                 solution = None
         if solution is None:
             return None
-        runnable = self.builds.get(solution)
-        if solution not in self.targets:
-            made = Target.from_runnable(runnable, self.definition, solution)
-            self.targets.setdefault(solution, made)
-        return self.targets[solution]
+        return Target.from_runnable(self.builds.get(solution), self.definition, solution)
 
 
 def nearest_key(keys: Iterable[ApplyKey], key: ApplyKey, ratio: float) -> Optional[ApplyKey]:

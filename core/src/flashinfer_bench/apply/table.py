@@ -577,8 +577,7 @@ class ApplyTable:
         key : ApplyKey
             Key of the call.
         """
-        table = self.definitions.get(def_name)
-        return None if table is None else table.choices.get(key)
+        return self.index.get(def_name, {}).get(key)
 
     @classmethod
     @old_parameters

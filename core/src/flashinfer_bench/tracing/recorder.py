@@ -18,7 +18,7 @@ from flashinfer_bench.errors import DataError
 from flashinfer_bench.routing.binding import compile_source, match, place_of, same_value
 from flashinfer_bench.routing.patch_manager import UnroutableError
 from flashinfer_bench.routing.patch_points import Note, PatchPoint, opaque
-from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of
+from flashinfer_bench.tensors.dtypes import Operand, first_places, operands_of, span_of
 from flashinfer_bench.tracing.policies import (
     FastPath,
     OnlinePolicy,
@@ -405,11 +405,10 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """
     import torch
 
-    if tensor.numel():
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
-        if (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise RuntimeError("the memory of a tensor has been freed")
+    item = tensor.element_size()
+    end = tensor.storage_offset() * item + span_of(tensor.shape, tensor.stride(), item)
+    if tensor.numel() and end > tensor.untyped_storage().nbytes():
+        raise RuntimeError("the memory of a tensor has been freed")
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
