@@ -301,7 +301,7 @@ class ApplyKeyFactory:
     @classmethod
     def for_type(cls, type_name: str) -> type[ApplyKeyBuilder]:
         """Return the class that makes the keys of an op type."""
-        return next(cls._candidates(type_name))
+        return next(cls._candidates(type_name), AxesOnlyKeyBuilder)
 
     @classmethod
     @old_parameters
@@ -316,8 +316,7 @@ class ApplyKeyFactory:
         Returns
         -------
         ApplyKeyBuilder
-            Instance of the first class that accepts the definition; `AxesOnlyKeyBuilder` always
-            does.
+            Instance of the first class that accepts the definition, else `AxesOnlyKeyBuilder`.
         """
         for candidate in cls._candidates(defn.op_type):
             try:
@@ -332,7 +331,7 @@ class ApplyKeyFactory:
 
     @classmethod
     def _candidates(cls, type_name: str) -> Iterator[type[ApplyKeyBuilder]]:
-        """Yield classes in order of preference, `AxesOnlyKeyBuilder` last."""
+        """Yield classes in order of preference."""
         from flashinfer_bench.plugins import default_catalog
 
         wanted = _plain(type_name)
@@ -348,7 +347,6 @@ class ApplyKeyFactory:
         family = default_catalog().family_of(wanted)
         if family is not None and family.spec.key_axes:
             yield _builder_of(family.spec.key_axes)
-        yield AxesOnlyKeyBuilder
 
     @classmethod
     def _warn(cls, message: str) -> None:

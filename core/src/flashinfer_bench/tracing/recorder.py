@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.data.constraints import parse_constraint
@@ -251,7 +252,7 @@ class Recorder:
         namespace: dict[str, Any] = {"counters": self.counters, "record": self.record}
         lines: list[str] = []
         if signature is None:
-            namespace["order"] = _plain_order(self.definition)
+            namespace["order"] = partial(_plain_order, self.definition)
             where = [f"(kwargs[{n!r}] if kwargs else args[{i}])" for i, n in enumerate(names)]
         else:
             binding = match(signature, names, list(self.definition.outputs))
@@ -415,13 +416,9 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 # ------------------------------------------------------------------------------------ notes
 
 
-def _plain_order(definition: Definition) -> Order:
-    """Return the function that orders arguments given as inputs, or inputs and outputs."""
-
-    def order(args: Args, kwargs: Kwargs) -> Optional[Sequence[Any]]:
-        try:
-            return definition.merge_kwargs_to_args(args, kwargs or {})[: len(definition.inputs)]
-        except DataError:
-            return None
-
-    return order
+def _plain_order(definition: Definition, args: Args, kwargs: Kwargs) -> Optional[Sequence[Any]]:
+    """Order arguments that are given as inputs, or inputs and outputs."""
+    try:
+        return definition.merge_kwargs_to_args(args, kwargs or {})[: len(definition.inputs)]
+    except DataError:
+        return None

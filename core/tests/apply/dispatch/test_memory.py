@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 
-from flashinfer_bench.apply.dispatch import dispatcher as dispatcher_module
+from flashinfer_bench.apply.dispatch import dispatcher, hot_path
 
 pytestmark = pytest.mark.usefixtures("guards")
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("guards")
 @pytest.fixture
 def small(monkeypatch):
     """Small tables, so that they are full soon."""
-    monkeypatch.setattr(dispatcher_module, "_MOST_ROUTES", 16)
-    monkeypatch.setattr(dispatcher_module, "_MOST_ENTRIES", 32)
+    monkeypatch.setattr(hot_path, "_MOST_SIZES", 16)
+    monkeypatch.setattr(dispatcher, "_MOST_ENTRIES", 32)
 
 
 def grown(work, rounds=3):

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_ENTRIES = 4096
-_MOST_ROUTES = 1024  # about 3 KB each
 _MOST_STRIDES = 64
 
 
@@ -96,7 +95,7 @@ class Dispatcher:
         # By the values that make up the key; or the reason why there is none.
         self._entries: dict[Any, Union[Entry, str]] = {}
         self._lock = threading.Lock()
-        self._routes = (Routes(_MOST_ROUTES), Routes(_MOST_ROUTES))
+        self._routes = (Routes(), Routes())
         self._told: set[str] = set()
         self._busy = threading.local()
         # Whether keys may be made depends on the state of the device, so check each time.
@@ -245,8 +244,8 @@ class Dispatcher:
     def _function(self, entry: Entry, a: Args, into: bool) -> Optional[Function]:
         """Return how to call the solution with such arguments; None if that is impossible."""
         function = targets.function_for(entry.target, self.layout, a, self._by, into=into)
-        device = next((each.device for each in self.layout.tensors_of(a)), None)
-        if function is None or device is None or device.type == "cpu":
+        device = self.layout.tensors_of(a)[0].device  # the guard requires a tensor
+        if function is None or device.type == "cpu":
             return function
         targets.keep_for_ever(entry.target)
         current = guards.is_current(device)
@@ -264,9 +263,7 @@ class Dispatcher:
         self, entry: Entry, run: Function, a: Args, into: bool, outputs: Optional[list[Any]]
     ) -> None:
         """Add a route for calls like this successful one, unless each call needs a decision."""
-        by, tensors = self._by, self.layout.tensors_of(a)
-        if by is None or not tensors:
-            return
+        by, tensors = self._by, self.layout.tensors_of(a)  # at least one: the guard requires it
         written = [self.layout.tensors.index(index) for index in sorted(self.layout.mutated)]
         written += range(len(self.layout.tensors), len(tensors))
         check = recogniser(by, tensors, written)

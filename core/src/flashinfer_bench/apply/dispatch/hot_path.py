@@ -127,16 +127,12 @@ class Entry:
 NOWHERE: Route = (never, None, None, never, None)
 """A route that matches no call."""
 
+_MOST_SIZES = 1024  # about 3 KB each; beyond it all routes are dropped, and learned again
 _MOST_PATTERNS = 4  # per size: with and without inference mode, on two devices
 
 
 class Routes:
     """The routes of one definition, for calls in one convention.
-
-    Parameters
-    ----------
-    most : int
-        Maximum number of sizes. Beyond it all routes are dropped, and learned again.
 
     Attributes
     ----------
@@ -147,10 +143,9 @@ class Routes:
         to the original.
     """
 
-    __slots__ = ("_lock", "_most", "hot", "known")
+    __slots__ = ("_lock", "hot", "known")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self.clear()
 
@@ -169,7 +164,7 @@ class Routes:
             self._set(key, reason)
 
     def _set(self, key: Any, found: Union[tuple[Route, ...], str]) -> None:
-        if key not in self.known and len(self.known) >= self._most:
+        if key not in self.known and len(self.known) >= _MOST_SIZES:
             self.clear()
         self.known[key] = found
 
