@@ -132,11 +132,8 @@ def as_registry(config: ApplyConfig | ApplyConfigRegistry | None) -> ApplyConfig
     ConfigError
         If it has any other type.
     """
-    if config is None:
-        return get_default_registry()
-    if isinstance(config, ApplyConfigRegistry):
-        return config
-    return ApplyConfigRegistry(ApplyConfigRegistry.checked("apply_config", config))
+    given = get_default_registry() if config is None else config
+    return ApplyConfigRegistry.of("apply_config", given)
 
 
 _default = ApplyConfigRegistry(ApplyConfig())

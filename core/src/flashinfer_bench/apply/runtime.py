@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from flashinfer_bench import env
 from flashinfer_bench._lazy import import_provided, old_parameters
-from flashinfer_bench.apply.config import as_registry
 from flashinfer_bench.apply.conventions import bind
 from flashinfer_bench.errors import (
     BuildCapabilityError,
@@ -30,7 +29,7 @@ from flashinfer_bench.routing.patch_points import Everything, Runtime, no_fallba
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from flashinfer_bench.apply.config import ApplyConfig, ApplyConfigRegistry
+    from flashinfer_bench.apply.config import ApplyConfig
     from flashinfer_bench.apply.dispatch import Counters, Dispatcher, Stats, Target
     from flashinfer_bench.apply.keys import ApplyKey
     from flashinfer_bench.apply.table import ApplyTable, Candidates, Config, Dataset, Source
@@ -356,9 +355,8 @@ class ApplyRuntime(BaseRuntime):
         from flashinfer_bench.apply.table import ApplyTable
         from flashinfer_bench.tensors.devices import this_hardware
 
-        configs = as_registry(config)
-        table = ApplyTable.load_or_build(dataset, configs, hardware=this_hardware(self._device))
-        generation = Generation(table, configs, self._device, self._counters)
+        table = ApplyTable.load_or_build(dataset, config, hardware=this_hardware(self._device))
+        generation = Generation(table, self._device, self._counters)
         generation.build_ahead()
         return generation
 
@@ -445,9 +443,7 @@ class Generation:
     Parameters
     ----------
     table : ApplyTable
-        The solutions to substitute.
-    configs : ApplyConfigRegistry
-        Settings of the safeguards.
+        The solutions to substitute, and the settings of the safeguards.
     device : str
         Device of the tensors of calls: ``cpu``, or ``cuda:N`` for that GPU and others of the same
         name.
@@ -455,20 +451,13 @@ class Generation:
         Counters of the previous generation, which are continued.
     """
 
-    def __init__(
-        self,
-        table: ApplyTable,
-        configs: ApplyConfigRegistry,
-        device: str,
-        counters: dict[str, Counters],
-    ) -> None:
+    def __init__(self, table: ApplyTable, device: str, counters: dict[str, Counters]) -> None:
         self.table = table
         self.builds = Builds(table.source)
         self.names = frozenset(
             name for name, each in table.definitions.items() if each.choices or each.best
         )
         self.problems: dict[str, str] = {}
-        self._configs = configs
         self._device = device
         self._counters = counters
         self._dispatchers: dict[str, Optional[Dispatcher]] = {}
@@ -491,7 +480,7 @@ class Generation:
         from flashinfer_bench.apply.dispatch import Counters, Dispatcher
         from flashinfer_bench.apply.keys import ApplyKeyFactory
 
-        definition, config = self.table.source.definition(name), self._configs.get(name)
+        definition, config = self.table.source.definition(name), self.table.configs.get(name)
         assert config is not None  # otherwise nothing would be chosen
         return Dispatcher(
             definition,
@@ -524,7 +513,7 @@ class Generation:
         """Build the solutions that win most keys, as many as the settings specify."""
         wanted: Counter[str] = Counter()
         for name in self.names:
-            table, config = self.table.definitions[name], self._configs.get(name)
+            table, config = self.table.definitions[name], self.table.configs.get(name)
             assert config is not None  # otherwise nothing would be chosen
             wins = Counter(table.winners)
             if table.best is not None and config.on_miss_policy == "use_def_best":

@@ -79,15 +79,13 @@ if TYPE_CHECKING:
     Config = Union[ApplyConfig, ApplyConfigRegistry, None]
     Dataset = Union[TraceSet, str, Path]
 
-REASONS = (
-    "settings definition solution hardware target toolchain key stale status incorrect integrity "
-    "error latency"
-)
-"""The rules by which a run may be excluded."""
-
 
 class Reason(NamedTuple):
-    """Why a run is excluded: the rule in `REASONS`, and a short text with the figures."""
+    """Why a run is excluded: the rule, and a short text with the figures.
+
+    Rules are ``settings``, ``definition``, ``solution``, ``hardware``, ``target``, ``toolchain``,
+    ``key``, ``stale``, ``status``, ``incorrect``, ``integrity``, ``error`` and ``latency``.
+    """
 
     kind: str
     text: str

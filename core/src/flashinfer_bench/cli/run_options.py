@@ -45,19 +45,21 @@ class RunAddition(RunObserver):
 class RunCommand(GreedyCommand):
     """A command to which plugins add options."""
 
+    _additions: tuple[Any, ...] = ()
+
     def extend(self, addition: Any) -> None:
         """Add the options of a command that returns a `RunAddition`."""
         taken = {flag for param in self.params for flag in param.opts}
         for flag in (flag for param in addition.params for flag in param.opts if flag in taken):
             raise ConfigError(f"{flag} is already an option of this command")
         self.params += addition.params
-        self._additions = [*getattr(self, "_additions", ()), addition]
+        self._additions = (*self._additions, addition)
 
     def invoke(self, ctx: Any) -> Any:
         """Create the additions as ``ctx.obj``, and run the command."""
         made = [
             one.callback(**{param.name: ctx.params.pop(param.name) for param in one.params})
-            for one in getattr(self, "_additions", ())
+            for one in self._additions
         ]
         ctx.obj = [one for one in made if isinstance(one, RunAddition)]
         return super().invoke(ctx)

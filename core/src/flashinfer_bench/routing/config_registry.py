@@ -66,6 +66,17 @@ class ConfigRegistry(Generic[Config]):
             raise ConfigError(f"{what}: give settings of type {kind}, not {given}")
         return config
 
+    @classmethod
+    def of(cls, what: str, config: Any) -> Self:
+        """Return the registry that is given, or one of settings that apply to all definitions.
+
+        Raises
+        ------
+        ConfigError
+            If it is neither; the message names `what`.
+        """
+        return config if isinstance(config, cls) else cls(cls.checked(what, config))
+
     @old_parameters
     def register(self, name: str, config: Config, override: bool = False) -> Self:
         """Set the settings of one definition.

@@ -176,11 +176,9 @@ def as_registry(config: Any) -> TracingConfigRegistry:
     """
     if config is None:
         return get_default_configs()
-    if isinstance(config, TracingConfigRegistry):
-        return config
     if isinstance(config, Mapping):
         return TracingConfigRegistry(None, config)
-    return TracingConfigRegistry(TracingConfigRegistry.checked("tracing_config", config))
+    return TracingConfigRegistry.of("tracing_config", config)
 
 
 @dataclass(frozen=True)
