@@ -47,18 +47,10 @@ Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: an integer (not ``true`` or ``"4"``), at least 0."""
 
 
-def without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a copy with None for fields that are ``{}`` or ``""``, as older releases wrote."""
-    return {**data, **{key: None for key in names if data.get(key) in ({}, "")}}
-
-
 class NameEnum(str, Enum):
     """An enumeration of names; a member equals its name as a string, and prints as that."""
 
     __str__ = str.__str__
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
 
 
 class SchemaModel(BaseModel):

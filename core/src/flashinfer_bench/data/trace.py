@@ -6,8 +6,6 @@ import base64
 import binascii
 import math
 import struct
-import sys
-from array import array
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import pydantic
@@ -18,8 +16,8 @@ from flashinfer_bench.data.base import (
     NameEnum,
     NonEmptyStr,
     SchemaModel,
+    Size,
     number_for_word,
-    without_empty,
 )
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older code imports these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
@@ -83,13 +81,11 @@ def unpacked(text: str) -> list[float]:
         raise ValueError(f"samples are not valid Base64: {error}") from error
     if len(raw) % _BYTES:
         raise ValueError(f"samples have {len(raw)} bytes, which is not a multiple of {_BYTES}")
-    values = array("f", raw)
-    if sys.byteorder == "big":
-        values.byteswap()
+    values = list(struct.unpack(f"<{len(raw) // _BYTES}f", raw))
     # The sum is not finite if any value is NaN, which min may miss.
     if values and not (min(values) >= 0 and math.isfinite(sum(values))):
         raise ValueError("samples must be finite and not negative")
-    return values.tolist()
+    return values
 
 
 def samples_from_json(value: Any) -> Any:
@@ -114,7 +110,7 @@ def dropped_numbers(rows: Optional[Iterable[tuple[int, int]]], count: int) -> se
 
 
 def _not_negative(value: Any) -> Any:
-    number = number_for_word(value) if isinstance(value, str) else value
+    number = number_for_word(value)
     if isinstance(number, (int, float)) and number < 0:  # false for NaN: the output held one
         raise ValueError("must be a number that is not negative, or Infinity or NaN")
     return number
@@ -134,7 +130,6 @@ Samples = Annotated[
     BeforeValidator(samples_from_json),
     pydantic.PlainSerializer(packed, when_used="json"),
 ]
-Count = Annotated[int, Field(strict=True, ge=0)]
 Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator(_in_order)]
 
 
@@ -221,8 +216,8 @@ class Performance(SchemaModel):
     interval_ms: Optional[Range] = None
     reference_samples_ms: Optional[Samples] = None
     speedup_interval: Optional[Range] = None
-    outliers: Optional[Count] = None
-    dropped: Optional[list[tuple[Count, Count]]] = None
+    outliers: Optional[Size] = None
+    dropped: Optional[list[tuple[Size, Size]]] = None
 
     @staticmethod
     def upgrade(data: Any) -> Any:
@@ -420,7 +415,8 @@ class Trace(SchemaModel):
         """Rewrite a trace of an older release."""
         if not isinstance(data, dict):
             return data
-        record = without_empty(data, "solution", "evaluation")
+        left_out = [one for one in ("solution", "evaluation") if data.get(one) in ({}, "")]
+        record = {**data, **dict.fromkeys(left_out)}
         name = record.get("definition")
         if "workload" in record:
             name = name if isinstance(name, str) else ""
