@@ -229,9 +229,7 @@ class Definition(SchemaModel):
     constraints: Annotated[list[NonEmptyStr], NullIsEmpty] = Field(default_factory=list)
     tolerance: Optional[Tolerance] = None
 
-    @model_serializer(mode="wrap")
-    def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_tolerance(handler(self))
+    _drop_no_tolerance = model_serializer(mode="wrap")(without_tolerance)
 
     @pydantic.field_validator("reference")
     @classmethod

@@ -100,11 +100,12 @@ def require_known_outputs(
             )
 
 
-def without_tolerance(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a serialised record, without the field ``tolerance`` if it is None.
+def without_tolerance(self: Any, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    """Serialise a record without the field ``tolerance`` if it is None.
 
     Most records have no tolerance; they are written as before tolerances existed.
     """
+    record: dict[str, Any] = handler(self)
     if record.get("tolerance") is None:
         record.pop("tolerance", None)
     return record
