@@ -132,7 +132,9 @@ class TraceReader:
     def read_line(self, text: bytes) -> Optional[Line]:
         """Return a decoded line with its workload, or None if it must be read with the models."""
         try:
-            line = _decode(_checked(text))
+            if not text.isascii():
+                text.decode()  # the decoders do not check the parts that they skip
+            line = _decode(text)
             run = line.evaluation
             if (line.solution is None) is not (run is None):
                 return None
@@ -151,11 +153,6 @@ class TraceReader:
         """Return the first equal workload, ignoring differences in formatting."""
         # Compared as text, because in Python 1, 1.0 and True are equal.
         return self._workloads.setdefault((definition, workload.model_dump_json()), workload)
-
-
-def _checked(text: bytes) -> bytes:
-    """Raise if the text is not valid UTF-8; the decoders do not check the parts they skip."""
-    return text if text.isascii() else text.decode().encode()
 
 
 def _complete(run: _Evaluation) -> None:
