@@ -40,8 +40,13 @@ def number_for_word(value: Any) -> Any:
     return float(value) if isinstance(value, str) and value.lower() in _WORDS else value
 
 
-NullIsEmpty = BeforeValidator(lambda value: [] if value is None else value)
-"""Marks a list that older releases and other programs may write as null."""
+def null_as(empty: Any) -> BeforeValidator:
+    """Mark a field that older releases and other programs may write as null."""
+    return BeforeValidator(lambda value: empty if value is None else value)
+
+
+NullIsEmpty = null_as([])
+"""Marks a list that may be null."""
 
 Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: an integer (not ``true`` or ``"4"``), at least 0."""

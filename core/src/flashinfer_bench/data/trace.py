@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from flashinfer_bench.data.base import (
     JsonWords,
@@ -17,6 +17,7 @@ from flashinfer_bench.data.base import (
     NonEmptyStr,
     SchemaModel,
     Size,
+    null_as,
     number_for_word,
 )
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older code imports these here
@@ -124,7 +125,7 @@ def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
 
 Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Latency = Annotated[float, Field(strict=True, ge=0), JsonWords]
+Latency = Annotated[float, Field(strict=True, ge=0), BeforeValidator(number_for_word), JsonWords]
 Samples = Annotated[
     list[Duration],
     BeforeValidator(samples_from_json),
@@ -211,20 +212,13 @@ class Performance(SchemaModel):
 
     latency_ms: Latency = 0.0
     reference_latency_ms: Latency = 0.0
-    speedup_factor: Duration = 0.0
+    speedup_factor: Annotated[Duration, BeforeValidator(number_for_word)] = 0.0
     samples_ms: Optional[Samples] = None
     interval_ms: Optional[Range] = None
     reference_samples_ms: Optional[Samples] = None
     speedup_interval: Optional[Range] = None
     outliers: Optional[Size] = None
     dropped: Optional[list[tuple[Size, Size]]] = None
-
-    @staticmethod
-    def upgrade(data: Any) -> Any:
-        """Convert strings such as ``"Infinity"`` to numbers."""
-        if not isinstance(data, dict):
-            return data
-        return {key: number_for_word(value) for key, value in data.items()}
 
     @property
     def counted_ms(self) -> list[float]:
@@ -240,13 +234,13 @@ class Environment(SchemaModel):
     Parameters
     ----------
     hardware : str
-        Name of the device.
+        Name of the device. Its old name, ``device``, is accepted.
     libs : dict of str to str
         Versions of the relevant libraries.
     """
 
-    hardware: NonEmptyStr
-    libs: dict[str, str] = Field(default_factory=dict)
+    hardware: NonEmptyStr = Field(validation_alias=AliasChoices("hardware", "device"))
+    libs: Annotated[dict[str, str], null_as({})] = Field(default_factory=dict)
 
 
 class Provenance(SchemaModel):
@@ -352,24 +346,10 @@ class Evaluation(SchemaModel):
     status: EvaluationStatus
     environment: Environment
     timestamp: NonEmptyStr
-    log: str = ""
+    log: Annotated[str, null_as("")] = ""
     correctness: Optional[Correctness] = None
     performance: Optional[Performance] = None
     provenance: Optional[Provenance] = None
-
-    @staticmethod
-    def upgrade(data: Any) -> Any:
-        """Rewrite an evaluation of an older release."""
-        if not isinstance(data, dict):
-            return data
-        record = {**data, "performance": Performance.upgrade(data.get("performance"))}
-        where = record.get("environment")
-        if isinstance(where, dict):
-            known = {key: one for key, one in where.items() if key != "libs" or one is not None}
-            record["environment"] = (
-                {"hardware": known.get("device"), **known} if "device" in known else known
-            )
-        return {**record, "log": ""} if record.get("log") is None else record
 
     @pydantic.model_validator(mode="after")
     def _fits_status(self) -> Evaluation:
@@ -421,8 +401,6 @@ class Trace(SchemaModel):
         if "workload" in record:
             name = name if isinstance(name, str) else ""
             record["workload"] = Workload.upgrade(record["workload"], name)
-        if "evaluation" in record:
-            record["evaluation"] = Evaluation.upgrade(record["evaluation"])
         return record
 
     @pydantic.model_validator(mode="after")
