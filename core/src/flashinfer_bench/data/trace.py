@@ -353,17 +353,15 @@ class Evaluation(SchemaModel):
 
     @pydantic.model_validator(mode="after")
     def _fits_status(self) -> Evaluation:
-        given = (self.correctness is not None, self.performance is not None)
         wanted = GIVEN_WITH.get(self.status, (False, False))
-        if given != wanted:
-            for name, must in zip(("correctness", "performance"), wanted, strict=True):
-                part = getattr(self, name)
-                if part is not None and not must and not part.model_fields_set:  # an old {}
-                    part = None
-                    setattr(self, name, None)
-                if (part is not None) is not must:
-                    rule = "must be given" if must else "must be absent"
-                    raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
+        for name, must in zip(("correctness", "performance"), wanted, strict=True):
+            part = getattr(self, name)
+            if part is not None and not must and not part.model_fields_set:  # an old {}
+                part = None
+                setattr(self, name, None)
+            if (part is not None) is not must:
+                rule = "must be given" if must else "must be absent"
+                raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
         if not self.log and (old := self.model_extra):
             lines = (old.get("error"), old.get("log_file") and f"log file: {old['log_file']}")
             self.log = "\n".join(str(line) for line in lines if line)

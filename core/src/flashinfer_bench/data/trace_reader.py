@@ -165,10 +165,8 @@ def _complete(run: _Evaluation) -> None:
         for ends in (times.interval_ms, times.speedup_interval):
             if ends is not None and ends[0] > ends[1]:
                 raise ValueError(ends)
-        if times.samples_ms is not None:
-            times.samples_ms = samples_from_json(times.samples_ms)
-        if times.reference_samples_ms is not None:
-            samples_from_json(times.reference_samples_ms)
+        times.samples_ms = samples_from_json(times.samples_ms)
+        samples_from_json(times.reference_samples_ms)
     if errors is not None:  # errors may be strings such as "NaN"
         errors.max_absolute_error = float(errors.max_absolute_error)
         errors.max_relative_error = float(errors.max_relative_error)
