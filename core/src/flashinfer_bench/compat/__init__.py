@@ -37,9 +37,6 @@ def spec_of(module: str) -> Optional[ModuleSpec]:
 class _OldModule(Loader):
     """Makes a module whose names are looked up where they are now."""
 
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave that to the import system."""
-
     def exec_module(self, module: ModuleType) -> None:
         """Have its names looked up when they are asked for."""
         name = module.__name__

@@ -40,25 +40,22 @@ def number_for_word(value: Any) -> Any:
     return float(value) if isinstance(value, str) and value.lower() in _WORDS else value
 
 
-NullIsEmpty = BeforeValidator(lambda value: [] if value is None else value)
-"""Marks a list that older releases and other programs may write as null."""
+def null_as(empty: Any) -> BeforeValidator:
+    """Mark a field that older releases and other programs may write as null."""
+    return BeforeValidator(lambda value: empty if value is None else value)
+
+
+NullIsEmpty = null_as([])
+"""Marks a list that may be null."""
 
 Size = Annotated[int, Field(strict=True, ge=0)]
 """A number of elements: an integer (not ``true`` or ``"4"``), at least 0."""
-
-
-def without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a copy with None for fields that are ``{}`` or ``""``, as older releases wrote."""
-    return {**data, **{key: None for key in names if data.get(key) in ({}, "")}}
 
 
 class NameEnum(str, Enum):
     """An enumeration of names; a member equals its name as a string, and prints as that."""
 
     __str__ = str.__str__
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
 
 
 class SchemaModel(BaseModel):

@@ -229,9 +229,7 @@ class Definition(SchemaModel):
     constraints: Annotated[list[NonEmptyStr], NullIsEmpty] = Field(default_factory=list)
     tolerance: Optional[Tolerance] = None
 
-    @model_serializer(mode="wrap")
-    def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_tolerance(handler(self))
+    _drop_no_tolerance = model_serializer(mode="wrap")(without_tolerance)
 
     @pydantic.field_validator("reference")
     @classmethod
@@ -314,7 +312,9 @@ class Definition(SchemaModel):
             inputs disagree on an axis.
         """
         given = list(input_shapes)
-        self._require_all_inputs(given)
+        if len(given) != len(self.inputs):
+            names = f"{len(self.inputs)} ({', '.join(self.inputs)})"
+            raise DataError(f"{len(given)} inputs given; expected {names}", field="inputs")
         sizes = self.const_axes
         for (name, tensor), shape in zip(self.inputs.items(), given, strict=True):
             if tensor.shape is None:
@@ -333,11 +333,6 @@ class Definition(SchemaModel):
                     raise DataError(f"input '{name}' of shape {problem}", field=field)
         return {axis: sizes[axis] for axis in self.var_axes if axis in sizes}
 
-    def _require_all_inputs(self, given: Sequence[Any]) -> None:
-        if len(given) != len(self.inputs):
-            expected = f"expected {len(self.inputs)} ({', '.join(self.inputs)})"
-            raise DataError(f"{len(given)} inputs given; {expected}", field="inputs")
-
     def get_axes_values_from_inputs(self, inputs: Iterable[Any]) -> dict[str, int]:
         """Return the sizes of the variable axes, from inputs with a ``shape``.
 
@@ -346,12 +341,7 @@ class Definition(SchemaModel):
         DataError
             As for `get_axes_values`.
         """
-        given = list(inputs)
-        self._require_all_inputs(given)
-        return self.get_axes_values(
-            None if tensor.shape is None else getattr(value, "shape", None)
-            for tensor, value in zip(self.inputs.values(), given, strict=True)
-        )
+        return self.get_axes_values(getattr(value, "shape", None) for value in inputs)
 
     @old_parameters
     def get_input_shapes(self, var_axes_values: Optional[Mapping[str, int]] = None) -> list[Shape]:

@@ -160,10 +160,19 @@ class DataFile:
         Its part of the index.
     traces : TraceReader
         Decodes its traces.
+
+    Attributes
+    ----------
+    definitions : iterable of str
+        The definitions of the runs in it.
+    workloads : list of (str, str)
+        Definition and uuid of each workload trace in it.
     """
 
     def __init__(self, path: Path, part: Part, traces: TraceReader) -> None:
         self.path, self.part, self._traces = path, part, traces
+        self.definitions: Iterable[str] = part.definitions
+        self.workloads = part.workloads
 
     @classmethod
     def open(cls, path: Path, name: bytes, known: Optional[Part], traces: TraceReader) -> DataFile:
@@ -236,16 +245,6 @@ class DataFile:
         texts, origins, rows = _decode_rows(self.part.packed)
         tasks = [_task(*text) for text in texts]
         return [RunRow(self, tasks[row[0]], origins[row[1]], *row[2:]) for row in rows]
-
-    @property
-    def definitions(self) -> Iterable[str]:
-        """The definitions of the runs in it."""
-        return self.part.definitions
-
-    @property
-    def workloads(self) -> list[tuple[str, str]]:
-        """Definition and uuid of each workload trace in it."""
-        return self.part.workloads
 
     def read(self, rows: Iterable[RunRow]) -> Iterator[Trace]:
         """Yield the traces of some rows.

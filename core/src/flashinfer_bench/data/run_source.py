@@ -266,7 +266,7 @@ class RowMaker:
             return
         times, errors = run.performance or _NO_TIMES, run.correctness or _NO_ERRORS
         count = len(times.samples_ms or ())
-        dropped = len(dropped_numbers(times.dropped, count)) if times.dropped else 0
+        dropped = len(dropped_numbers(times.dropped, count))
         note = note_of(errors.extra) if errors.extra else None
         self.rows.append(RunRow(
             self._source, self._task(trace), self._origin(run), run.status, run.timestamp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer
 
 from flashinfer_bench.data.base import NonEmptyStr, SchemaModel
 from flashinfer_bench.errors import DataError
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 _NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
-
-_OTHER_SPELLINGS = {"max_atol": "atol", "max_rtol": "rtol"}
 
 
 class OutputTolerance(SchemaModel):
@@ -34,19 +32,10 @@ class OutputTolerance(SchemaModel):
         Maximum absolute error of any element, including those that need not match.
     """
 
-    atol: Optional[_NotNegative] = None
-    rtol: Optional[_NotNegative] = None
+    atol: Optional[_NotNegative] = Field(None, validation_alias=AliasChoices("atol", "max_atol"))
+    rtol: Optional[_NotNegative] = Field(None, validation_alias=AliasChoices("rtol", "max_rtol"))
     required_matched_ratio: Optional[_Share] = None
     max_error_cap: Optional[_NotNegative] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_other_spellings(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not _OTHER_SPELLINGS.keys() & data.keys():
-            return data
-        renamed = {_OTHER_SPELLINGS.get(key, key): value for key, value in data.items()}
-        # If both spellings are given, the name of this format is used.
-        return {**renamed, **{key: data[key] for key in data.keys() & renamed.keys()}}
 
     @model_serializer(mode="wrap")
     def _drop_none(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -100,11 +89,12 @@ def require_known_outputs(
             )
 
 
-def without_tolerance(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a serialised record, without the field ``tolerance`` if it is None.
+def without_tolerance(self: Any, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    """Serialise a record without the field ``tolerance`` if it is None.
 
     Most records have no tolerance; they are written as before tolerances existed.
     """
+    record: dict[str, Any] = handler(self)
     if record.get("tolerance") is None:
         record.pop("tolerance", None)
     return record

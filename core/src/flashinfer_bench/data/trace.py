@@ -6,20 +6,19 @@ import base64
 import binascii
 import math
 import struct
-import sys
-from array import array
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field
 
 from flashinfer_bench.data.base import (
     JsonWords,
     NameEnum,
     NonEmptyStr,
     SchemaModel,
+    Size,
+    null_as,
     number_for_word,
-    without_empty,
 )
 from flashinfer_bench.data.workload import InputDesc as InputDesc  # older code imports these here
 from flashinfer_bench.data.workload import RandomInput as RandomInput
@@ -83,13 +82,11 @@ def unpacked(text: str) -> list[float]:
         raise ValueError(f"samples are not valid Base64: {error}") from error
     if len(raw) % _BYTES:
         raise ValueError(f"samples have {len(raw)} bytes, which is not a multiple of {_BYTES}")
-    values = array("f", raw)
-    if sys.byteorder == "big":
-        values.byteswap()
+    values = list(struct.unpack(f"<{len(raw) // _BYTES}f", raw))
     # The sum is not finite if any value is NaN, which min may miss.
     if values and not (min(values) >= 0 and math.isfinite(sum(values))):
         raise ValueError("samples must be finite and not negative")
-    return values.tolist()
+    return values
 
 
 def samples_from_json(value: Any) -> Any:
@@ -114,7 +111,7 @@ def dropped_numbers(rows: Optional[Iterable[tuple[int, int]]], count: int) -> se
 
 
 def _not_negative(value: Any) -> Any:
-    number = number_for_word(value) if isinstance(value, str) else value
+    number = number_for_word(value)
     if isinstance(number, (int, float)) and number < 0:  # false for NaN: the output held one
         raise ValueError("must be a number that is not negative, or Infinity or NaN")
     return number
@@ -128,13 +125,12 @@ def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
 
 Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Latency = Annotated[float, Field(strict=True, ge=0), JsonWords]
+Latency = Annotated[float, Field(strict=True, ge=0), BeforeValidator(number_for_word), JsonWords]
 Samples = Annotated[
     list[Duration],
     BeforeValidator(samples_from_json),
     pydantic.PlainSerializer(packed, when_used="json"),
 ]
-Count = Annotated[int, Field(strict=True, ge=0)]
 Range = Annotated[tuple[Duration, Duration], Field(strict=False), AfterValidator(_in_order)]
 
 
@@ -216,20 +212,13 @@ class Performance(SchemaModel):
 
     latency_ms: Latency = 0.0
     reference_latency_ms: Latency = 0.0
-    speedup_factor: Duration = 0.0
+    speedup_factor: Annotated[Duration, BeforeValidator(number_for_word)] = 0.0
     samples_ms: Optional[Samples] = None
     interval_ms: Optional[Range] = None
     reference_samples_ms: Optional[Samples] = None
     speedup_interval: Optional[Range] = None
-    outliers: Optional[Count] = None
-    dropped: Optional[list[tuple[Count, Count]]] = None
-
-    @staticmethod
-    def upgrade(data: Any) -> Any:
-        """Convert strings such as ``"Infinity"`` to numbers."""
-        if not isinstance(data, dict):
-            return data
-        return {key: number_for_word(value) for key, value in data.items()}
+    outliers: Optional[Size] = None
+    dropped: Optional[list[tuple[Size, Size]]] = None
 
     @property
     def counted_ms(self) -> list[float]:
@@ -245,13 +234,13 @@ class Environment(SchemaModel):
     Parameters
     ----------
     hardware : str
-        Name of the device.
+        Name of the device. Its old name, ``device``, is accepted.
     libs : dict of str to str
         Versions of the relevant libraries.
     """
 
-    hardware: NonEmptyStr
-    libs: dict[str, str] = Field(default_factory=dict)
+    hardware: NonEmptyStr = Field(validation_alias=AliasChoices("hardware", "device"))
+    libs: Annotated[dict[str, str], null_as({})] = Field(default_factory=dict)
 
 
 class Provenance(SchemaModel):
@@ -357,38 +346,22 @@ class Evaluation(SchemaModel):
     status: EvaluationStatus
     environment: Environment
     timestamp: NonEmptyStr
-    log: str = ""
+    log: Annotated[str, null_as("")] = ""
     correctness: Optional[Correctness] = None
     performance: Optional[Performance] = None
     provenance: Optional[Provenance] = None
 
-    @staticmethod
-    def upgrade(data: Any) -> Any:
-        """Rewrite an evaluation of an older release."""
-        if not isinstance(data, dict):
-            return data
-        record = {**data, "performance": Performance.upgrade(data.get("performance"))}
-        where = record.get("environment")
-        if isinstance(where, dict):
-            known = {key: one for key, one in where.items() if key != "libs" or one is not None}
-            record["environment"] = (
-                {"hardware": known.get("device"), **known} if "device" in known else known
-            )
-        return {**record, "log": ""} if record.get("log") is None else record
-
     @pydantic.model_validator(mode="after")
     def _fits_status(self) -> Evaluation:
-        given = (self.correctness is not None, self.performance is not None)
         wanted = GIVEN_WITH.get(self.status, (False, False))
-        if given != wanted:
-            for name, must in zip(("correctness", "performance"), wanted, strict=True):
-                part = getattr(self, name)
-                if part is not None and not must and not part.model_fields_set:  # an old {}
-                    part = None
-                    setattr(self, name, None)
-                if (part is not None) is not must:
-                    rule = "must be given" if must else "must be absent"
-                    raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
+        for name, must in zip(("correctness", "performance"), wanted, strict=True):
+            part = getattr(self, name)
+            if part is not None and not must and not part.model_fields_set:  # an old {}
+                part = None
+                setattr(self, name, None)
+            if (part is not None) is not must:
+                rule = "must be given" if must else "must be absent"
+                raise DataError(f"{name} {rule} when the status is {self.status}", field=name)
         if not self.log and (old := self.model_extra):
             lines = (old.get("error"), old.get("log_file") and f"log file: {old['log_file']}")
             self.log = "\n".join(str(line) for line in lines if line)
@@ -420,13 +393,12 @@ class Trace(SchemaModel):
         """Rewrite a trace of an older release."""
         if not isinstance(data, dict):
             return data
-        record = without_empty(data, "solution", "evaluation")
+        left_out = [one for one in ("solution", "evaluation") if data.get(one) in ({}, "")]
+        record = {**data, **dict.fromkeys(left_out)}
         name = record.get("definition")
         if "workload" in record:
             name = name if isinstance(name, str) else ""
             record["workload"] = Workload.upgrade(record["workload"], name)
-        if "evaluation" in record:
-            record["evaluation"] = Evaluation.upgrade(record["evaluation"])
         return record
 
     @pydantic.model_validator(mode="after")

@@ -132,7 +132,9 @@ class TraceReader:
     def read_line(self, text: bytes) -> Optional[Line]:
         """Return a decoded line with its workload, or None if it must be read with the models."""
         try:
-            line = _decode(_checked(text))
+            if not text.isascii():
+                text.decode()  # the decoders do not check the parts that they skip
+            line = _decode(text)
             run = line.evaluation
             if (line.solution is None) is not (run is None):
                 return None
@@ -153,11 +155,6 @@ class TraceReader:
         return self._workloads.setdefault((definition, workload.model_dump_json()), workload)
 
 
-def _checked(text: bytes) -> bytes:
-    """Raise if the text is not valid UTF-8; the decoders do not check the parts they skip."""
-    return text if text.isascii() else text.decode().encode()
-
-
 def _complete(run: _Evaluation) -> None:
     """Decode the undecoded parts; raise ValueError if fields contradict each other."""
     times, errors = run.performance, run.correctness
@@ -168,10 +165,8 @@ def _complete(run: _Evaluation) -> None:
         for ends in (times.interval_ms, times.speedup_interval):
             if ends is not None and ends[0] > ends[1]:
                 raise ValueError(ends)
-        if times.samples_ms is not None:
-            times.samples_ms = samples_from_json(times.samples_ms)
-        if times.reference_samples_ms is not None:
-            samples_from_json(times.reference_samples_ms)
+        times.samples_ms = samples_from_json(times.samples_ms)
+        samples_from_json(times.reference_samples_ms)
     if errors is not None:  # errors may be strings such as "NaN"
         errors.max_absolute_error = float(errors.max_absolute_error)
         errors.max_relative_error = float(errors.max_relative_error)

@@ -404,8 +404,7 @@ class TraceSet(OldAttributes):
     def _ranking(self, *scope: Optional[str]) -> Ranking:
         from flashinfer_bench.data import ranking  # of an optional distribution
 
-        found: Ranking = ranking.Ranking.of(self, *scope)
-        return found
+        return ranking.Ranking.of(self, *scope)
 
     def get_solution_score(
         self, solution_name: str, baseline_author: str = "baseline"
@@ -436,9 +435,8 @@ class TraceSet(OldAttributes):
             return None
         from flashinfer_bench.data import ranking
 
-        found = ranking.Ranking(self.solutions, self.run_rows(solution.definition))
-        score: Optional[SpeedupMetrics] = found.score(solution, baseline_author)
-        return score
+        found: Ranking = ranking.Ranking(self.solutions, self.run_rows(solution.definition))
+        return found.score(solution, baseline_author)
 
     def get_author_score(
         self,
@@ -480,8 +478,7 @@ class TraceSet(OldAttributes):
             If both `op_type` and `definition_name` are given; if a definition with solutions has
             none by the baseline author, or more than one; if a latency is not positive.
         """
-        ranked = self._ranking(op_type, definition_name).rank(baseline_author)
-        return list(ranked)
+        return list(self._ranking(op_type, definition_name).rank(baseline_author))
 
     # -------------------------------------------------------------------------------- folders
 

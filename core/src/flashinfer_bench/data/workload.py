@@ -6,7 +6,7 @@ import json
 import uuid
 from typing import Annotated, Any, Literal, Optional, Union
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, model_serializer
 
 from flashinfer_bench.data.base import JsonWords, NonEmptyStr, SchemaModel, Size, number_for_word
 from flashinfer_bench.data.tolerance import Tolerance, without_tolerance
@@ -106,9 +106,7 @@ class Workload(SchemaModel):
     uuid: NonEmptyStr
     tolerance: Optional[Tolerance] = None
 
-    @model_serializer(mode="wrap")
-    def _drop_no_tolerance(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without_tolerance(handler(self))
+    _drop_no_tolerance = model_serializer(mode="wrap")(without_tolerance)
 
     @staticmethod
     def upgrade(data: Any, definition: str = "") -> Any:

@@ -140,11 +140,7 @@ def _reach(spread: Spread, confidence: float) -> float:
 
 
 def ratio_interval(
-    numerator: Sequence[float],
-    denominator: Sequence[float],
-    *,
-    confidence: float = 0.95,
-    resolution: float = 0.0,
+    numerator: Sequence[float], denominator: Sequence[float], *, confidence: float = 0.95
 ) -> Interval:
     """Return the ratio of the medians of two independent runs with its interval.
 
@@ -156,7 +152,7 @@ def ratio_interval(
     numerator, denominator : sequence of float
         Latencies of one unit, each in the order taken; for a speed-up those of the reference and
         those of the solution.
-    confidence, resolution : float
+    confidence : float
         As for `median_interval`.
 
     Raises
@@ -164,8 +160,8 @@ def ratio_interval(
     DataError
         If a sample is not a latency, or a median is 0, so that there is no ratio.
     """
-    top = median_interval(numerator, confidence=confidence, resolution=resolution)
-    bottom = median_interval(denominator, confidence=confidence, resolution=resolution)
+    top = median_interval(numerator, confidence=confidence)
+    bottom = median_interval(denominator, confidence=confidence)
     for name, interval in (("numerator", top), ("denominator", bottom)):
         if interval.estimate <= 0:
             raise DataError(

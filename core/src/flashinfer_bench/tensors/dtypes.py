@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -35,13 +34,6 @@ _COMPLEX = ("complex64", "complex128")
 NAMES = frozenset((*_FLOATS, *_SIGNED, *_UNSIGNED, *_COMPLEX, "bool"))
 
 
-@cache
-def _lookup(name: str) -> torch.dtype:
-    if name not in NAMES:
-        raise DataError(f"unknown dtype {name!r}; known: {', '.join(sorted(NAMES))}")
-    return torch_dtype(TORCH_NAMES.get(name, name))
-
-
 def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
     """Return the torch dtype with this name.
 
@@ -62,7 +54,10 @@ def to_torch_dtype(dtype: Union[DType, str]) -> torch.dtype:
     CapabilityError
         If the installed torch is too old for it.
     """
-    return _lookup(str(dtype))
+    name = str(dtype)
+    if name not in NAMES:
+        raise DataError(f"unknown dtype {name!r}; known: {', '.join(sorted(NAMES))}")
+    return torch_dtype(TORCH_NAMES.get(name, name))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -81,11 +76,6 @@ def is_float(dtype: Union[DType, str]) -> bool:
     return dtype in _FLOATS
 
 
-def is_bool(dtype: Union[DType, str]) -> bool:
-    """Return whether `dtype` is ``bool``."""
-    return dtype == "bool"
-
-
 def is_low_precision(dtype: Union[DType, str]) -> bool:
     """Return whether `dtype` is a float of 8 bits or fewer."""
     return dtype in (*_FLOAT8, FLOAT4)
@@ -99,7 +89,7 @@ def to_python_type(dtype: Union[DType, str]) -> type:
     DataError
         If there is none, as for complex numbers.
     """
-    if is_bool(dtype):
+    if dtype == "bool":
         return bool
     if is_integer(dtype):
         return int

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    Shape = Optional[tuple[int, ...]]
+    from flashinfer_bench.data.definition import Shape
 
 
 def load_checked(
@@ -200,9 +200,7 @@ def _make_input(
             )
         value = source.value
         exact = isfinite(value) and value == int(value)
-        if (dtypes.is_bool(dtype) and value not in (0, 1)) or (
-            dtypes.is_integer(dtype) and not exact
-        ):
+        if (dtype == "bool" and value not in (0, 1)) or (dtypes.is_integer(dtype) and not exact):
             raise DataError(f"{value!r} is not a value of dtype {dtype}", field=field)
         return dtypes.to_python_type(dtype)(value)
     if isinstance(source, SafetensorsInput):
@@ -300,7 +298,7 @@ def is_softmaxed(op_type: str, name: str) -> bool:
 def _draw_block(dtype: str, count: int, generator: torch.Generator) -> torch.Tensor:
     import torch
 
-    if dtypes.is_bool(dtype) or dtypes.is_integer(dtype):
+    if dtype == "bool" or dtypes.is_integer(dtype):
         ranges = {"bool": (0, 2), "int8": (-128, 128), "uint8": (0, 256)}
         low, high = ranges.get(dtype, (0, INT_BOUND))
         return torch.randint(low, high, (count,), generator=generator)
@@ -340,13 +338,13 @@ def allocate_outputs(
     """
     import torch
 
-    shapes = definition.get_output_shapes(dict(axes))
-    outputs = []
-    for shape, spec in zip(shapes, definition.outputs.values(), strict=True):
-        dtype, sizes = dtypes.to_torch_dtype(spec.dtype), shape or ()
-        tensor = torch.empty(sizes, dtype=dtype, device=device)
+    shapes = definition.get_output_shapes(axes)
+    outputs = [
+        torch.empty(shape or (), dtype=dtype, device=device)
+        for shape, dtype in zip(shapes, definition.torch_output_dtypes, strict=True)
+    ]
+    for tensor in outputs:
         poison(tensor)
-        outputs.append(tensor)
     return outputs
 
 

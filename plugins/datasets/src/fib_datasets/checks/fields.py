@@ -33,10 +33,9 @@ ELSEWHERE = {
     "TensorSpec": _TEMPLATE,
     "AxisVar": "parent",
     "BuildSpec": "build_commands build_steps",
-    **dict.fromkeys(["Tolerance", "OutputTolerance"], "max_atol max_rtol"),
     "Workload": "checks",
     "Evaluation": "error log_file hardware_id",
-    "Environment": "device hardware_id",
+    "Environment": "hardware_id",
     "Correctness": "has_nan has_inf",
 }
 """By model: fields that older releases and other programs write, and that are not reported."""
