@@ -140,13 +140,9 @@ def _root(local: Optional[Path]) -> Path:
 
 def _devices(given: Optional[str]) -> tuple[str, ...]:
     """Return the devices that are named, else all visible GPUs, else the CPU."""
-    if given:
-        return tuple(dict.fromkeys(one.strip() for one in given.split(",") if one.strip()))
-    from flashinfer_bench.tensors.devices import nvidia_gpus
+    from flashinfer_bench.bench.backends import likely_devices
 
-    visible, gpus = env.cuda_visible_devices(), len(nvidia_gpus())
-    count = gpus if visible is None else min(gpus, len(visible))
-    return tuple(f"cuda:{index}" for index in range(count)) or ("cpu",)
+    return tuple(likely_devices(given or None))
 
 
 def _uuids(file: Optional[Path]) -> frozenset[str]:
