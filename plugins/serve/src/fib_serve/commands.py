@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -355,10 +354,10 @@ class _Sent:
 
     def mean(self, name: str) -> Optional[float]:
         """Return the geometric mean over the workloads that passed and tell their times."""
+        from fib_report.scores import geometric_mean
+
         speeds = [one.evaluation.performance for one in self.passed if one.evaluation]
-        values = [getattr(one, name) for one in speeds if one is not None]
-        known = values and all(0 < one < float("inf") for one in values)
-        return geometric_mean(values) if known else None
+        return geometric_mean([getattr(one, name) for one in speeds if one is not None])
 
     def failures(self) -> list[dict[str, str]]:
         """Return why evaluations failed."""
