@@ -53,9 +53,7 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
 
 def result_of(row: RunRow, op_type: str, solution: Optional[Solution]) -> Result:
     """Return a recorded run as a result; `solution` is None if the dataset does not have it."""
-    maker = (UNKNOWN_AUTHOR, "")
-    if solution is not None:
-        maker = solution.author, str(solution.spec.language)
+    maker = (solution.author, str(solution.spec.language)) if solution else (UNKNOWN_AUTHOR, "")
     fields: tuple[Any, ...] = (*astuple(row), op_type, *maker)
     return Result(*fields)
 
