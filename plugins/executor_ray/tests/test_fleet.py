@@ -20,7 +20,7 @@ from doubles import NODES, add_double, make_doubles
 from kills import Chaos, processes_of
 from small_cluster import command, keys_of, make_dataset
 
-from fib_executor_ray.contents import digest_of_file
+from flashinfer_bench.data.storage import sha256_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -92,7 +92,7 @@ def test_a_fleet_gives_the_results_of_one_machine(fleet, tmp_path, traces):
     # A node compiles a solution once, however many workloads it gets; it gets a blob once.
     in_c = nodes_of(one for (name, _), one in found.items() if name == "in_c")
     assert compilers.count("begin") == len(in_c)
-    digest = digest_of_file(far / "blob" / "op" / "x.safetensors")
+    digest = sha256_of(far / "blob" / "op" / "x.safetensors")
     recorded = nodes_of(one for (_, uuid), one in found.items() if uuid in ("w0", "w1"))
     having = {one.relative_to(fleet.folder).parts[0] for one in fleet.folder.rglob(digest)}
     assert recorded <= having

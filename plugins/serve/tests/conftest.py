@@ -45,14 +45,14 @@ def settings(dataset: Path) -> ServeSettings:
 def make_client(settings: ServeSettings) -> Iterator[Callable[..., TestClient]]:
     """Return a function that makes a client of a service without workers; it takes settings.
 
-    The service is that of ``client.app``, its store ``client.app.state.store``.
+    The service is that of ``client.app``, its store ``client.app.state.service.store``.
     """
     with contextlib.ExitStack() as opened, pytest.MonkeyPatch.context() as patch:
         patch.setattr("fib_serve.notifier._POLL_S", 0.05)  # tests do the work of workers
 
         def make(**changes: Any) -> TestClient:
             app = create_app(replace(settings, **changes), workers=False)
-            opened.callback(app.state.store.close)
+            opened.callback(app.state.service.store.close)
             client = TestClient(app, base_url="http://127.0.0.1", follow_redirects=False)
             return opened.enter_context(client)
 
@@ -68,7 +68,7 @@ def client(make_client: Callable[..., TestClient]) -> TestClient:
 @pytest.fixture
 def store(client: TestClient) -> Store:
     """Its database."""
-    found: Store = client.app.state.store  # type: ignore[attr-defined]
+    found: Store = client.app.state.service.store  # type: ignore[attr-defined]
     return found
 
 

@@ -169,7 +169,7 @@ def test_other_origins_are_allowed_when_asked_for(make_client: Callable[..., Tes
 
 def test_requests_are_limited_for_each_token(make_client: Callable[..., TestClient]) -> None:
     client = make_client(requests_per_minute=2)
-    store = client.app.state.store  # type: ignore[attr-defined]
+    store = client.app.state.service.store  # type: ignore[attr-defined]
     busy, idle = store.add_token("busy", Role.READER), store.add_token("idle", Role.READER)
     statuses = [client.get("/tasks", headers=bearer(busy)).status_code for _ in range(5)]
     assert statuses == [200, 200, 200, 200, 429]
@@ -230,13 +230,13 @@ def test_mistakes_of_the_service_are_not_shown(
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a secret detail")
 
-    monkeypatch.setattr(app.state.store, "tasks", fail)
+    monkeypatch.setattr(app.state.service.store, "tasks", fail)
     client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
     answer = client.get("/tasks")
     assert answer.status_code == 500
     assert "secret" not in answer.text
     assert answer.headers["x-content-type-options"] == "nosniff"
-    app.state.store.close()
+    app.state.service.store.close()
 
 
 def test_nobody_submits_in_the_name_of_another(

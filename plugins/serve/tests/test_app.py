@@ -55,7 +55,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def leaderboard(client: TestClient, **params: str) -> list[dict[str, Any]]:
-    client.app.state.catalog.refresh()  # type: ignore[attr-defined]
+    client.app.state.service.catalog.refresh()  # type: ignore[attr-defined]
     found: list[dict[str, Any]] = client.get("/leaderboard", params=params).json()
     return found
 
@@ -445,10 +445,10 @@ def test_names_of_the_first_release(dataset: Path, tmp_path: Path) -> None:
     config = BenchmarkConfig(warmup_runs=2)
     scheduler = first_release.Scheduler(TraceSet.from_path(dataset), config, ["cpu"])
     app = first_release.init_app(scheduler)
-    assert app.state.settings.benchmark == {"warmup_runs": 2}
+    assert app.state.service.settings.benchmark == {"warmup_runs": 2}
     with closing(TestClient(first_release.app, base_url="http://127.0.0.1")) as client:
         assert client.get("/definitions").json()[0]["name"] == NAME
-    app.state.store.close()
+    app.state.service.store.close()
     with pytest.raises(ConfigError, match="from_path"):
         first_release.Scheduler(TraceSet())
     store = first_release.TaskStore(tmp_path / "tasks.sqlite3")

@@ -423,7 +423,7 @@ def test_nothing_outlives_a_worker(store, root, start, monkeypatch, how):
 
 def test_equal_keys_stand_for_equal_results():
     one = Solution.model_validate(content_of("one", RIGHT))
-    same = content_of("another", RIGHT, author="somebody")
+    same = Solution.model_validate(content_of("another", RIGHT, author="somebody"))
     settings = settings_key({"iterations": 5}, "some device")
     key = task_key(one, ["w0", "w1"], settings)
     assert key == task_key(same, ["w1", "w0"], settings)

@@ -167,7 +167,8 @@ def likely_devices(device: Optional[str]) -> list[str]:
     from flashinfer_bench.tensors import nvidia_gpus
 
     if device is not None:
-        return ["cuda:0" if part == "cuda" else part for part in device.split(",")]
+        names = (part.strip() for part in device.split(","))
+        return list(dict.fromkeys("cuda:0" if one == "cuda" else one for one in names if one))
     visible, count = env.cuda_visible_devices(), len(nvidia_gpus())
     if visible is not None:  # what follows -1 is ignored
         ends = (n for n, one in enumerate(visible) if one == "NoDevFiles" or one.startswith("-"))

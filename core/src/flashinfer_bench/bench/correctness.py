@@ -245,7 +245,7 @@ def compare(
     """
     import torch
 
-    left, right = _plain(actual), _plain(expected)
+    left, right = plain(actual), plain(expected)
     if left.shape != right.shape:
         raise ValueError(f"shapes differ: {left.shape} and {right.shape}")
     matched, absolute, relative, out_of_place = 0, 0.0, 0.0, 0
@@ -274,7 +274,7 @@ def _index_of(place: int, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with an element for each number of `tensor`."""
     import torch
 
@@ -318,7 +318,7 @@ def unpack_float4(tensor: torch.Tensor) -> torch.Tensor:
     return values[both.int()]
 
 
-def _bits(part: torch.Tensor) -> torch.Tensor:
+def bits(part: torch.Tensor) -> torch.Tensor:
     """Return the elements as integers, so that a NaN is equal to itself."""
     import torch
 
@@ -332,7 +332,7 @@ def _compare_piece(
     """Return which elements pass (None: all), the largest errors, and how many are out of place."""
     import torch
 
-    if left.dtype == right.dtype and torch.equal(_bits(left), _bits(right)):
+    if left.dtype == right.dtype and torch.equal(bits(left), bits(right)):
         return None, (0.0, 0.0), 0
     if not (left.is_floating_point() or right.is_floating_point()):
         return _compare_exactly(left, right)

@@ -217,6 +217,19 @@ class Sandbox:
             )
 
 
+def strictest(executor: Executor, catalog: Catalog) -> Level:
+    """Return ``strict`` if processes of an executor can be confined so; else ``auto``, and warn."""
+    sandbox = Sandbox("strict", catalog)
+    try:
+        sandbox.require(executor)
+    except CapabilityError as error:
+        logger.warning("solutions are confined only as far as possible: %s", error)
+        return "auto"
+    finally:
+        sandbox.tidy()
+    return "strict"
+
+
 def writable_folders(definition: Definition, solution: Solution) -> list[str]:
     """Return the folders that a process which runs a solution may write to, besides its own.
 

@@ -103,6 +103,17 @@ def _percent(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
+def definition_file(root: Path, op_type: str, name: str) -> Path:
+    """Return ``definitions/<op_type>/<name>.json``."""
+    return root / DEFINITIONS / safe_segment(op_type) / f"{safe_segment(name)}.json"
+
+
+def solution_file(root: Path, author: str, op_type: str, definition: str, name: str) -> Path:
+    """Return ``solutions/<author>/<op_type>/<definition>/<name>.json``."""
+    folder = root.joinpath(SOLUTIONS, *map(safe_segment, (author, op_type, definition)))
+    return folder / f"{safe_segment(name)}.json"
+
+
 def traces_file(root: Path, op_type: str, definition: str) -> Path:
     """Return ``traces/<op_type>/<definition>.jsonl``."""
     return root / TRACES / safe_segment(op_type) / f"{safe_segment(definition)}.jsonl"

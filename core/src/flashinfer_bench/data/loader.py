@@ -8,20 +8,19 @@ import json
 import logging
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Optional, TypeVar
 
 from flashinfer_bench.data import layout
 from flashinfer_bench.data.definition import Definition
-from flashinfer_bench.data.json_codec import decode, load_json_file, parse_json
+from flashinfer_bench.data.json_codec import decode, load_json_file, load_jsonl_file, parse_json
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.solution import Solution
+from flashinfer_bench.data.trace import Trace
 from flashinfer_bench.data.trace_reader import TraceReader
-from flashinfer_bench.errors import ConfigError, DataError, DuplicateNameError
+from flashinfer_bench.errors import ConfigError, DataError, DuplicateNameError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from flashinfer_bench.data.trace import Trace
+    from collections.abc import Callable, Iterator, Sequence
 
 _logger = logging.getLogger(__name__)
 
@@ -119,6 +118,26 @@ def load_definitions(root: Path, problems: Problems) -> dict[str, Definition]:
     return {one.name: one for one in found}
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file with sources.
+
+    Raises
+    ------
+    DataError
+        If it is not UTF-8, or cannot be read.
+    """
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"byte {error.start} is not UTF-8; sources must be text",
+            path=path,
+            hint="remove it from the folder, or give it a hidden name",
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def load_definition(path: Path, root: Path) -> Definition:
     """Read one definition; one of 2025-08 without an op type gets the name of its folder.
 
@@ -196,3 +215,33 @@ def load_traces(root: Path, problems: Problems) -> tuple[Records, Records]:
                     target = traces if trace.solution is not None else workloads
                     target.setdefault(trace.definition, []).append(trace)
     return workloads, traces
+
+
+def read_workloads(
+    root: Path, definition: Definition, uuids: Optional[Sequence[str]] = None
+) -> list[Trace]:
+    """Read workloads of one definition; other files than its own only if some are not in there.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset.
+    definition : Definition
+        The definition.
+    uuids : sequence of str, optional
+        Of the workloads, in the order of the result; by default all.
+
+    Raises
+    ------
+    UnknownNameError
+        If the definition has no workload with one of the uuids.
+    """
+    path = layout.workloads_file(root, definition.op_type, definition.name)
+    every = load_jsonl_file(Trace, path) if path.is_file() else []
+    known = {one.workload.uuid: one for one in every if one.is_workload_trace()}
+    if not known or not known.keys() >= set(uuids or ()):
+        read, _ = load_traces(root, Problems("collect"))
+        known |= {one.workload.uuid: one for one in read.get(definition.name, ())}
+    if unknown := [uuid for uuid in uuids or () if uuid not in known]:
+        raise UnknownNameError.of("workload", unknown, known)
+    return [known[uuid] for uuid in dict.fromkeys(known if uuids is None else uuids)]

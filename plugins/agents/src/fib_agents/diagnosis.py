@@ -20,7 +20,7 @@ from fib_agents.known_causes import LIKELY, POSSIBLE, SUGGESTIONS, Cause
 from fib_agents.mismatch import Dimension, Fit, MismatchMap, distance, map_mismatch, relations
 from flashinfer_bench.bench.backends import make_executor
 from flashinfer_bench.bench.config import BenchmarkConfig, ResolvedEvalConfig
-from flashinfer_bench.bench.correctness import as_tensors, compare, find_problem, output_specs
+from flashinfer_bench.bench.correctness import as_tensors, bits, compare, find_problem, output_specs
 from flashinfer_bench.bench.digests import trial_seed
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.executors.base import Candidate, CandidateError, Executor
@@ -523,8 +523,8 @@ class _Study:
         poison = allocate_outputs(self.definition, self.axes)[k]
         if poison.element_size() > 8 or str(poison.dtype) == "torch.bool":
             return
-        held = _bits(one.actual[k]) == _bits(poison)
-        held &= ~(_bits(one.expected[k]) == _bits(poison))
+        held = bits(one.actual[k]) == bits(poison)
+        held &= ~(bits(one.expected[k]) == bits(poison))
         wrong = self._map(one, k)
         count, total = int(held.sum()), held.numel()
         if not count or count < 0.9 * wrong.wrong:
@@ -867,13 +867,6 @@ def _same(left: Iterable[torch.Tensor], right: Iterable[torch.Tensor]) -> bool:
 
 def _differ(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return ~mismatch.equal(mismatch.plain(left), mismatch.plain(right))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    sizes = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
-    return tensor.contiguous().view(sizes[tensor.element_size()])
 
 
 def _noise(value: Any) -> Any:

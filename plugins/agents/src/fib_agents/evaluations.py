@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 from flashinfer_bench.bench.backends import choose_devices, make_executor
 from flashinfer_bench.bench.config import BenchmarkConfig
 from flashinfer_bench.bench.observers import RunObserver
-from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.bench.sandbox import strictest
 from flashinfer_bench.data import EvaluationStatus, Solution, Trace, TraceSet, Workload, layout
-from flashinfer_bench.data.json_codec import load_json_file, load_jsonl_file, save_json_file
+from flashinfer_bench.data.json_codec import load_json_file, save_json_file
+from flashinfer_bench.data.loader import read_workloads
 from flashinfer_bench.errors import (
-    CapabilityError,
     ConfigError,
     ConflictError,
     FibError,
@@ -254,16 +254,7 @@ class Datasets:
 
     def workloads(self, definition: str, uuids: Optional[Sequence[str]] = None) -> list[Trace]:
         """Return workload traces, by default all; raise `UnknownNameError` for unknown uuids."""
-        root, found = self.root(definition), self.definition(definition)
-        path = layout.workloads_file(root, found.op_type, found.name)
-        every = load_jsonl_file(Trace, path) if path.is_file() else []
-        known = {one.workload.uuid: one for one in every if one.is_workload_trace()}
-        if not known or not known.keys() >= set(uuids or ()):  # they may be in another file
-            read = TraceSet.from_path(root, on_error="collect").workloads
-            known |= {one.workload.uuid: one for one in read.get(definition, ())}
-        if unknown := [uuid for uuid in uuids or () if uuid not in known]:
-            raise UnknownNameError.of("workload", unknown, known)
-        return [known[uuid] for uuid in dict.fromkeys(known if uuids is None else uuids)]
+        return read_workloads(self.root(definition), self.definition(definition), uuids)
 
     def add(self, solution: Solution) -> Solution:
         """Add a solution, under a name that ends with a digest of its content; return it.
@@ -298,11 +289,10 @@ class Datasets:
 
     @staticmethod
     def _write(solution: Solution, root: Path, definition: Definition) -> None:
-        parts = (solution.author, definition.op_type, definition.name)
-        folder = root.joinpath(layout.SOLUTIONS, *map(layout.safe_segment, parts))
-        path = folder / f"{layout.safe_segment(solution.name)}.json"
+        names = solution.author, definition.op_type, definition.name, solution.name
+        path = layout.solution_file(root, *names)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 save_json_file(solution, path)
                 return
@@ -465,19 +455,8 @@ class Device:
         """The settings; the sandbox is strict where that is possible, unless they say otherwise."""
         given = {"tolerance": "dtype", **self.settings}  # nobody wins by computing less precisely
         if "sandbox" not in given:
-            given["sandbox"] = "strict" if self._confines() else "auto"
+            given["sandbox"] = strictest(self.executor, default_catalog())
         return BenchmarkConfig.default(**{**given, "device": choose_devices(self.name)[0]})
-
-    def _confines(self) -> bool:
-        sandbox = Sandbox("strict", default_catalog())
-        try:
-            sandbox.require(self.executor)
-        except CapabilityError as error:
-            logger.warning("solutions are confined only as far as possible: %s", error)
-            return False
-        finally:
-            sandbox.tidy()
-        return True
 
     @cached_property
     def executor(self) -> Executor:

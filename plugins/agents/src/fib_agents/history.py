@@ -7,16 +7,15 @@ from difflib import unified_diff
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Optional
 
-from msgspec.structs import astuple
-
-from fib_report.results import Result
+from fib_report.results import result_of
 from fib_report.scores import latency_of, ratio_of
 from flashinfer_bench.data import TraceSet
 from flashinfer_bench.data.selection import UNKNOWN_AUTHOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from fib_report.results import Result
     from fib_report.scores import Measured
     from flashinfer_bench.data import Solution, Trace
 
@@ -76,19 +75,13 @@ def results_of(trace_set: TraceSet, definition: str, more: Sequence[Trace] = ())
         Those of `more` last.
     """
     known = trace_set.definitions.get(definition)
-    makers = {
-        one.name: (one.author, str(one.spec.language))
-        for one in trace_set.solutions.get(definition, ())
-    }
+    solutions = {one.name: one for one in trace_set.solutions.get(definition, ())}
     rows = list(trace_set.run_rows(definition))
     extra = TraceSet(traces={definition: [*more]}).run_rows(definition)
     given = {(row.solution, row.workload, row.timestamp) for row in extra}
     rows = [row for row in rows if (row.solution, row.workload, row.timestamp) not in given]
-    op_type, unknown = known.op_type if known else "", (UNKNOWN_AUTHOR, "")
-    fields: Iterator[tuple[Any, ...]] = (
-        (*astuple(row), op_type, *makers.get(row.solution, unknown)) for row in (*rows, *extra)
-    )
-    return [Result(*one) for one in fields]
+    op_type = known.op_type if known else ""
+    return [result_of(row, op_type, solutions.get(row.solution)) for row in (*rows, *extra)]
 
 
 def since_last_try(

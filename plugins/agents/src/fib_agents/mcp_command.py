@@ -115,8 +115,8 @@ def _local(local: Optional[list[Path]], settings: dict[str, Any], save: bool) ->
     roots = dataset_roots(local)
     for root in roots:
         layout.require_dataset(root)
-    names = (settings.pop("device", None) or likely_devices(None)[0]).split(",")
-    devices = tuple(dict.fromkeys(one.strip() for one in names if one.strip()))
+    named = settings.pop("device", None)
+    devices = likely_devices(named) if named else likely_devices(None)[:1]
     return LocalJudge(Datasets(roots, save=save), devices, settings)
 
 

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from flashinfer_bench.bench.correctness import errors, unpack_float4
+from flashinfer_bench.bench import correctness
+from flashinfer_bench.bench.correctness import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -124,12 +125,9 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     """
     import torch
 
-    if tensor.is_complex():
-        return torch.view_as_real(tensor.detach().resolve_conj())
-    tensor = unpack_float4(tensor.detach())
-    if tensor.is_floating_point() and tensor.element_size() == 1:
-        return tensor.to(torch.float32)
-    return tensor
+    tensor = correctness.plain(tensor)
+    is_float8 = tensor.is_floating_point() and tensor.element_size() == 1
+    return tensor.to(torch.float32) if is_float8 else tensor
 
 
 def passes(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Union
 from flashinfer_bench.compile.builder import check_relative_path, write_sources
 from flashinfer_bench.data import BuildSpec, Solution
 from flashinfer_bench.data.json_codec import dict_to_dataclass
-from flashinfer_bench.errors import ConfigError, DataError, StorageError, UnsafePathError
+from flashinfer_bench.data.loader import read_text
+from flashinfer_bench.errors import ConfigError, StorageError, UnsafePathError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,13 +137,4 @@ def _files(root: Path) -> Iterator[Path]:
 def _text(file: Path, root: Path) -> str:
     if not file.resolve().is_relative_to(root.resolve()):
         raise UnsafePathError(f"{file} is a symbolic link that leaves {root}")
-    try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"byte {error.start} is not UTF-8; sources must be text",
-            path=file,
-            hint="remove it from the folder, or give it a hidden name",
-        ) from None
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", path=file) from None
+    return read_text(file)

@@ -77,8 +77,9 @@ def new_definition(dataset: TraceSet, name: str, op_type: str) -> Path:
     (first,) = layout.files(STARTER / layout.DEFINITIONS, ".json")
     record = {**json.loads(first.read_text()), "name": name, "op_type": op_type}
     record["description"] = "An example, LayerNorm: replace it by your operation."
-    folder = dataset.definitions_path / layout.safe_segment(op_type)
-    return _save(dict_to_dataclass(record, Definition), folder, dataset.definitions)
+    assert dataset.root is not None
+    path = layout.definition_file(dataset.root, op_type, name)
+    return _save(dict_to_dataclass(record, Definition), path, dataset.definitions)
 
 
 def new_solution(
@@ -118,10 +119,10 @@ def new_solution(
         record["spec"] |= {"entry_point": f"{main}::run", "destination_passing_style": True}
         record["spec"]["target_hardware"] = ["cpu" if language == "cpp" else "cuda"]
     record |= {"definition": definition, "sources": [{"path": main, "content": text}]}
-    parts = map(layout.safe_segment, (author, found.op_type, definition))
     names = {one.name: one for group in dataset.solutions.values() for one in group}
-    folder = dataset.solutions_path.joinpath(*parts)
-    return _save(dict_to_dataclass(record, Solution), folder, names)
+    assert dataset.root is not None
+    path = layout.solution_file(dataset.root, author, found.op_type, definition, name)
+    return _save(dict_to_dataclass(record, Solution), path, names)
 
 
 def new_workload(
@@ -221,8 +222,7 @@ def _parameters(definition: Definition) -> str:
     return ",\n    ".join(one(name, spec) for name, spec in both.items())
 
 
-def _save(record: Any, folder: Path, known: Mapping[str, object]) -> Path:
-    path = folder / f"{layout.safe_segment(record.name)}.json"
+def _save(record: Any, path: Path, known: Mapping[str, object]) -> Path:
     if path.exists() or record.name in known:
         kind = type(record).__name__.lower()
         raise ConfigError(f"a {kind} {record.name!r} already exists", hint="choose another name")

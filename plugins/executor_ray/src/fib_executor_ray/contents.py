@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashinfer_bench import env
 from flashinfer_bench.data.json_codec import to_json
+from flashinfer_bench.data.storage import sha256_of
 from flashinfer_bench.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -30,15 +31,6 @@ _READ = 4 << 20
 def digest_of(data: bytes) -> str:
     """Return the name of a content."""
     return hashlib.sha256(data).hexdigest()
-
-
-def digest_of_file(path: Path) -> str:
-    """Return the name of the content of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_READ):
-            found.update(block)
-    return found.hexdigest()
 
 
 def _pid_of(folder: Path) -> int:
@@ -119,7 +111,7 @@ class NodeStore:
     def add_file(self, digest: str, path: Path) -> bool:
         """Keep the content of a file that all nodes may share; return whether it is that one."""
         with suppress(OSError):
-            if digest_of_file(path) == digest:
+            if sha256_of(path) == digest:
                 with path.open("rb") as file:
                     self.add(digest, iter(lambda: file.read(_READ), b""))
                 return True
@@ -174,7 +166,7 @@ class DriverContents:
         key = str(path), stat.st_size, stat.st_mtime_ns
         found = self._digests.get(key)
         if found is None:
-            found = self._digests[key] = digest_of_file(path)
+            found = self._digests[key] = sha256_of(path)
             self._files[found] = path
         return found
 

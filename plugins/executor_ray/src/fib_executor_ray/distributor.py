@@ -184,6 +184,7 @@ class RayDistributor(Distributor):
         ]
 
     def _request(self, count: int) -> None:
+        """Ask the autoscaler for devices, instead of those that were asked for before."""
         from ray.autoscaler.sdk import request_resources
 
         kind = self.config.device or "cuda"
@@ -468,19 +469,13 @@ class RayDistributor(Distributor):
         from fib_executor_ray.runner import end_judges
 
         if self.settings.devices:
-            self._release()
+            self._request(0)
         if self._holding:
             end_judges(self._holding)
         if self._mine:
             with suppress(Exception):
                 ray.shutdown()
             self._mine = False
-
-    def _release(self) -> None:
-        from ray.autoscaler.sdk import request_resources
-
-        with suppress(Exception):
-            request_resources(bundles=[])
 
 
 def _grouped(unfit: dict[Slot, str]) -> dict[str, str]:

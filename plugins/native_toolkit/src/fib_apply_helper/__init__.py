@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.compile.cache import build_once, cache_folder, is_complete, own_place
+from flashinfer_bench.data.storage import sha256_of
 from flashinfer_bench.errors import BuildError
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _compile(into: Path) -> None:
         command = [*compiler.command, standard, *_FLAGS, *_paths(), "-o", str(into / _FILE)]
         done = run_tool(command, cwd=into)
         if not done.returncode:
-            (into / _DIGEST).write_text(_digest(into / _FILE))
+            (into / _DIGEST).write_text(sha256_of(into / _FILE))
             return
         log += done.output
     raise BuildError(
@@ -168,13 +169,9 @@ def _compile(into: Path) -> None:
 def _is_sound(folder: Path) -> bool:
     """Return whether the library is complete: loading a damaged one can end the process."""
     try:
-        return (folder / _DIGEST).read_text() == _digest(folder / _FILE) and is_complete(folder)
+        return (folder / _DIGEST).read_text() == sha256_of(folder / _FILE) and is_complete(folder)
     except (OSError, ValueError):
         return False
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _paths() -> list[str]:

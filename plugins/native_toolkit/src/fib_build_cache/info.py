@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Optional
 
 import msgspec
 
+from flashinfer_bench.data.storage import sha256_of
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-_CHUNK = 1 << 20
 
 BUILD_INFO = "build.json"
 """Name of the metadata file in a build's folder."""
@@ -108,18 +107,3 @@ class LibraryInfo(msgspec.Struct, frozen=True, kw_only=True):
             return library is not None and sha256_of(library) == self.library_sha256
         except OSError:
             return False
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 digest of a file.
-
-    Raises
-    ------
-    OSError
-        If it is not readable.
-    """
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -19,13 +19,14 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from fib_build_cache.info import FORMAT, LibraryInfo, sha256_of
+from fib_build_cache.info import FORMAT, LibraryInfo
 from fib_native_toolkit.inputs import describe_headers, files_read, headers_sound, links_of
 from fib_native_toolkit.run import COMPILER_LOG
 from flashinfer_bench import __version__
 from flashinfer_bench.compile.builder import SOURCES, Builder, write_sources
 from flashinfer_bench.compile.cache import COMPLETE, build_once, is_complete, scratch_folder
 from flashinfer_bench.compile.runnable import Runnable, RunnableMetadata
+from flashinfer_bench.data.storage import sha256_of
 from flashinfer_bench.errors import BuildError, StorageError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fib_build_cache.info import sha256_of
 from fib_native_toolkit import environment
 from fib_native_toolkit.dependencies import LIBRARY_VARIABLES
 from fib_native_toolkit.options import checked_options
+from flashinfer_bench.data.storage import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from flashinfer_bench.bench.correctness import (
     RELATIVE_FLOOR,
     Comparison,
     compare,
-    find_problem,
-    output_specs,
     unpack_float4,
 )
 from flashinfer_bench.bench.evaluators.base import Check
 from flashinfer_bench.bench.evaluators.default import plain_number
-from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
 from flashinfer_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -176,18 +173,6 @@ def _errors(
     return wanted, error
 
 
-def wrong_form(
-    definition: Definition, workload: Workload, calls: Sequence[Sequence[Any]]
-) -> Optional[Check]:
-    """Return a failed check if an output does not have its declared form; None otherwise."""
-    specs = output_specs(definition, workload.axes)
-    for outputs in calls:
-        problem = find_problem(outputs, specs)
-        if problem is not None:
-            return Check(problem.status, None, problem.message)
-    return None
-
-
 def compare_output(
     name: str, actual: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig
 ) -> tuple[Comparison, bool]:
@@ -197,16 +182,9 @@ def compare_output(
     return found, found.passes(tolerance.required_matched_ratio or 1.0)
 
 
-def verdict(correctness: Correctness, problems: Sequence[str]) -> Check:
-    """Return a passed check, or a failed one with the problems."""
-    if not problems:
-        return Check(EvaluationStatus.PASSED, correctness)
-    return Check(EvaluationStatus.INCORRECT_NUMERICAL, correctness, "; ".join(problems))
-
-
 def with_size(found: Check, name: str, size: float, problems: Sequence[str]) -> Check:
     """Add the error size to the check of outputs that passed, and any further problems."""
     assert found.correctness is not None
     extra = {**(found.correctness.extra or {}), name: plain_number(size)}
     correctness = found.correctness.model_copy(update={"extra": extra})
-    return verdict(correctness, problems) if problems else replace(found, correctness=correctness)
+    return Check.of(correctness, problems) if problems else replace(found, correctness=correctness)

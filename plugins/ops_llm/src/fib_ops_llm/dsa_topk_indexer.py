@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_ops_llm.checks import compare_output, number_of, verdict, wrong_form
-from flashinfer_bench.bench.correctness import as_tensors
+from fib_ops_llm.checks import compare_output, number_of
+from flashinfer_bench.bench.correctness import as_tensors, output_specs
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
-from flashinfer_bench.bench.evaluators.default import plain_number
+from flashinfer_bench.bench.evaluators.default import plain_number, wrong_form
 from flashinfer_bench.data import Correctness, Definition, Workload
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class DsaTopkIndexerEvaluator(Evaluator):
     ) -> Check:
         """See `Evaluator.check`."""
         slack, overlap = _limits(config)
-        problem = wrong_form(definition, workload, calls)
+        problem = wrong_form(output_specs(definition, workload.axes), calls)
         if problem is not None:
             return problem
         judged = _Judged(definition, trial, as_tensors(calls[-1]))
@@ -410,4 +410,4 @@ def _verdict(judged: _Judged, found: _Found, config: ResolvedEvalConfig) -> Chec
         "score_shortfall": plain_number(worst),
     }
     correctness = Correctness(max_absolute_error=absolute, max_relative_error=relative, extra=extra)
-    return verdict(correctness, problems)
+    return Check.of(correctness, problems)

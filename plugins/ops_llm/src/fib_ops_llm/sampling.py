@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
-from fib_ops_llm.checks import compare_output, count_of, number_of, verdict, wrong_form
+from fib_ops_llm.checks import compare_output, count_of, number_of
 from fib_ops_llm.sampling_rows import Findings, Thresholds, examine, find_bias, find_invalid
-from flashinfer_bench.bench.correctness import as_tensors
+from flashinfer_bench.bench.correctness import as_tensors, output_specs
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
+from flashinfer_bench.bench.evaluators.default import wrong_form
 from flashinfer_bench.data import Correctness, Definition, Workload
 from flashinfer_bench.errors import CapabilityError, DataError
 
@@ -178,7 +179,7 @@ class SamplingEvaluator(Evaluator):
     ) -> Check:
         """See `Evaluator.check`."""
         thresholds = _thresholds(config)
-        problem = wrong_form(definition, workload, calls)
+        problem = wrong_form(output_specs(definition, workload.axes), calls)
         if problem is not None:
             return problem
         inputs = read_inputs(definition, trial)
@@ -197,7 +198,7 @@ class SamplingEvaluator(Evaluator):
         config: ResolvedEvalConfig,
     ) -> Check:
         """Judge whether the samples of one call are valid; a single call has no frequencies."""
-        problem = wrong_form(definition, workload, [outputs])
+        problem = wrong_form(output_specs(definition, workload.axes), [outputs])
         if problem is not None:
             return problem
         inputs = read_inputs(definition, trial)
@@ -281,4 +282,4 @@ def _verdict(findings: Findings, others: Sequence[str]) -> Check:
     valid = 1.0 - findings.invalid / findings.samples if findings.samples else 1.0
     extra = {"matched_ratio": valid, "samples": findings.samples, **findings.distances}
     correctness = Correctness(max_relative_error=failed, max_absolute_error=failed, extra=extra)
-    return verdict(correctness, problems)
+    return Check.of(correctness, problems)

@@ -16,7 +16,7 @@ from flashinfer_bench.stats.intervals import median_interval
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from flashinfer_bench.data import TraceSet
+    from flashinfer_bench.data import Solution, TraceSet
 
 Conditions = tuple[str, str]
 """Name of the timer and cache mode; empty if a trace does not say."""
@@ -51,6 +51,13 @@ class Result(RunRow, frozen=True, eq=False, gc=False):
         return (self.definition, self.hardware, *self.conditions, self.solution)
 
 
+def result_of(row: RunRow, op_type: str, solution: Optional[Solution]) -> Result:
+    """Return a recorded run as a result; `solution` is None if the dataset does not have it."""
+    maker = (solution.author, str(solution.spec.language)) if solution else (UNKNOWN_AUTHOR, "")
+    fields: tuple[Any, ...] = (*astuple(row), op_type, *maker)
+    return Result(*fields)
+
+
 def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) -> list[Result]:
     """Flatten the traces of a dataset.
 
@@ -74,26 +81,22 @@ def collect_results(trace_set: TraceSet, selection: Optional[Selection] = None) 
     """
     wanted = selection or Selection()
     wanted.check_names(trace_set)
-    makers = {
-        one.name: (one.author, str(one.spec.language))
-        for group in trace_set.solutions.values()
-        for one in group
-    }
+    solutions = {one.name: one for group in trace_set.solutions.values() for one in group}
     op_types = {name: one.op_type for name, one in trace_set.definitions.items()}
     wants_hardware = cache(wanted.wants_hardware)
     results: list[Result] = []
     for row in trace_set.run_rows():
         task = row.task
         op_type = op_types.get(task.definition, "")
-        author, language = makers.get(task.solution, (UNKNOWN_AUTHOR, ""))
+        solution = solutions.get(task.solution)
+        author = solution.author if solution is not None else UNKNOWN_AUTHOR
         if (
             wanted.wants_definition(task.definition, op_type)
             and wanted.wants_solution(task.solution, author)
             and wanted.wants_workload(task.workload)
             and wants_hardware(row.origin.hardware)
         ):
-            fields: tuple[Any, ...] = (*astuple(row), op_type, author, language)
-            results.append(Result(*fields))
+            results.append(result_of(row, op_type, solution))
     return results
 
 

@@ -77,7 +77,6 @@ def create_app(
     async def live(app: FastAPI) -> AsyncIterator[None]:
         try:
             await service.start(workers=workers)
-            app.state.supervisor = service.supervisor
             yield
         finally:
             await service.stop()
@@ -87,9 +86,7 @@ def create_app(
     app = FastAPI(
         title="FlashInfer-Bench", version=__version__, lifespan=live, docs_url=None, redoc_url=None
     )
-    app.state.service, app.state.settings, app.state.store = service, settings, service.store
-    app.state.catalog, app.state.notifier = service.catalog, service.notifier
-    app.state.supervisor = None
+    app.state.service = service
     _handle_errors(app)
     _add_routes(app, service)
     app.include_router(pages)
@@ -395,7 +392,8 @@ class ApiServer(uvicorn.Server):
     """A server whose endless answers end when it is told to."""
 
     def __init__(self, app: FastAPI) -> None:
-        settings: ServeSettings = app.state.settings
+        self._service: Service = app.state.service
+        settings = self._service.settings
         super().__init__(
             uvicorn.Config(
                 app,
@@ -408,7 +406,6 @@ class ApiServer(uvicorn.Server):
                 timeout_graceful_shutdown=_CLOSING_S,
             )
         )
-        self._service: Service = app.state.service
         self._service.shut_down = self.end
 
     async def startup(self, sockets: Optional[list[socket.socket]] = None) -> None:

@@ -13,9 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
-from msgspec.structs import astuple
-
-from fib_report.results import Result, latest_results, with_intervals
+from fib_report.results import latest_results, result_of, with_intervals
 from fib_report.roofline import Rooflines
 from fib_report.scores import score_solutions
 from flashinfer_bench.data import Definition, Solution, layout
@@ -23,7 +21,6 @@ from flashinfer_bench.data.index import DataFile, TraceIndex
 from flashinfer_bench.data.json_codec import load_json_file
 from flashinfer_bench.data.jsonl import read_records
 from flashinfer_bench.data.loader import load_definition
-from flashinfer_bench.data.selection import UNKNOWN_AUTHOR
 from flashinfer_bench.data.trace_reader import TraceReader
 from flashinfer_bench.errors import DataError
 
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from fib_report.results import Result
     from fib_report.scores import SolutionScore
     from flashinfer_bench.data import Trace
     from flashinfer_bench.data.run_source import RunRow
@@ -399,13 +397,8 @@ def _ranked(
     rooflines: Rooflines,
 ) -> list[dict[str, Any]]:
     """Return the rows of a definition's leaderboard."""
-    results = []
-    for row in rows:
-        made = solutions.get(row.solution)
-        maker = (made.author, str(made.spec.language)) if made else (UNKNOWN_AUTHOR, "")
-        fields: tuple[Any, ...] = (*astuple(row), definition.op_type, *maker)
-        results.append(Result(*fields))
-    latest = latest_results(results)
+    op_type = definition.op_type
+    latest = latest_results(result_of(row, op_type, solutions.get(row.solution)) for row in rows)
     with suppress(DataError):  # a file was replaced just now; the next look finds that
         latest = with_intervals(latest)
     by_key: dict[tuple[str, ...], list[Result]] = {}

@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -140,13 +139,9 @@ def _root(local: Optional[Path]) -> Path:
 
 def _devices(given: Optional[str]) -> tuple[str, ...]:
     """Return the devices that are named, else all visible GPUs, else the CPU."""
-    if given:
-        return tuple(dict.fromkeys(one.strip() for one in given.split(",") if one.strip()))
-    from flashinfer_bench.tensors.devices import nvidia_gpus
+    from flashinfer_bench.bench.backends import likely_devices
 
-    visible, gpus = env.cuda_visible_devices(), len(nvidia_gpus())
-    count = gpus if visible is None else min(gpus, len(visible))
-    return tuple(f"cuda:{index}" for index in range(count)) or ("cpu",)
+    return tuple(likely_devices(given or None))
 
 
 def _uuids(file: Optional[Path]) -> frozenset[str]:
@@ -359,10 +354,10 @@ class _Sent:
 
     def mean(self, name: str) -> Optional[float]:
         """Return the geometric mean over the workloads that passed and tell their times."""
+        from fib_report.scores import geometric_mean
+
         speeds = [one.evaluation.performance for one in self.passed if one.evaluation]
-        values = [getattr(one, name) for one in speeds if one is not None]
-        known = values and all(0 < one < float("inf") for one in values)
-        return geometric_mean(values) if known else None
+        return geometric_mean([getattr(one, name) for one in speeds if one is not None])
 
     def failures(self) -> list[dict[str, str]]:
         """Return why evaluations failed."""

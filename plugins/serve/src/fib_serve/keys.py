@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench import __version__
 from flashinfer_bench.bench.digests import definition_digest
-from flashinfer_bench.data import Solution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from flashinfer_bench.data import Definition
+    from flashinfer_bench.data import Definition, Solution
 
 # Settings that change no result: what is told, how fast it is built, and what the task itself says.
 WITHOUT_EFFECT = frozenset({"log_level", "build_jobs", "device", "definitions", "solutions"})
@@ -38,7 +37,7 @@ def settings_key(config: Mapping[str, Any], hardware: str) -> str:
 
 
 def task_key(
-    solution: Union[Solution, Mapping[str, Any]],
+    solution: Solution,
     workloads: Iterable[str],
     settings: str,
     definition: Optional[Definition] = None,
@@ -47,7 +46,7 @@ def task_key(
 
     Parameters
     ----------
-    solution : Solution or mapping
+    solution : Solution
         What is evaluated; its name and author do not matter.
     workloads : iterable of str
         Uuids; their order does not matter.
@@ -56,9 +55,8 @@ def task_key(
     definition : Definition, optional
         What is computed, so that tasks from before a change of it are not taken for equal.
     """
-    content = solution if isinstance(solution, Solution) else Solution.model_validate(solution)
     of = None if definition is None else definition_digest(definition)
-    return _digest([content.hash(), sorted(set(workloads)), settings, of])
+    return _digest([solution.hash(), sorted(set(workloads)), settings, of])
 
 
 def _digest(content: object) -> str:

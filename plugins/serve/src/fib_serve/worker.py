@@ -26,16 +26,15 @@ from fib_serve.supervisor import TRY_AGAIN
 from flashinfer_bench.bench import Benchmark, BenchmarkConfig
 from flashinfer_bench.bench.backends import choose_devices, make_executor
 from flashinfer_bench.bench.observers import RunObserver
-from flashinfer_bench.bench.sandbox import Sandbox
+from flashinfer_bench.bench.sandbox import strictest
 from flashinfer_bench.data import Definition, Solution, Trace, TraceSet, layout
 from flashinfer_bench.data.json_codec import (
     append_jsonl_file,
     load_json_file,
-    load_jsonl_file,
     save_json_file,
     to_json,
 )
-from flashinfer_bench.data.loader import Problems, load_definitions
+from flashinfer_bench.data.loader import Problems, load_definitions, read_workloads
 from flashinfer_bench.data.storage import locked
 from flashinfer_bench.errors import (
     CapabilityError,
@@ -102,23 +101,6 @@ class DatasetWriter:
             raise UnknownNameError.of("definition", [name], self._definitions)
         return self._definitions[name]
 
-    def workloads(self, definition: Definition, uuids: Sequence[str]) -> list[Trace]:
-        """Return workload traces in the order of `uuids`.
-
-        Raises
-        ------
-        UnknownNameError
-            If the definition has no workload with one of them.
-        """
-        path = layout.workloads_file(self.root, definition.op_type, definition.name)
-        found = _by_uuid(load_jsonl_file(Trace, path)) if path.is_file() else {}
-        if not found.keys() >= set(uuids):  # datasets may keep them elsewhere: read everything
-            everything = TraceSet.from_path(self.root, on_error="collect").workloads
-            found |= _by_uuid(everything.get(definition.name, []))
-        if unknown := [uuid for uuid in uuids if uuid not in found]:
-            raise UnknownNameError.of("workload", unknown, found)
-        return [found[uuid] for uuid in uuids]
-
     def size(self, definition: str) -> int:
         """Return how long the file is by now to which traces are appended."""
         path = self._traces_file(definition)
@@ -180,9 +162,8 @@ class DatasetWriter:
 
     def _solution_file(self, solution: Solution) -> Path:
         op_type = self.definition(solution.definition).op_type
-        parts = (layout.SOLUTIONS, solution.author, op_type, solution.definition)
-        folder = self.root.joinpath(*map(layout.safe_segment, parts))
-        return folder / f"{layout.safe_segment(solution.name)}.json"
+        names = solution.author, op_type, solution.definition, solution.name
+        return layout.solution_file(self.root, *names)
 
     def _file_of(self, name: str) -> Optional[Path]:
         files = layout.files(self.root / layout.SOLUTIONS, ".json")
@@ -193,10 +174,6 @@ class DatasetWriter:
                 except (OSError, ValueError, LookupError, TypeError):
                     continue  # 'fib validate' tells it
         return next((path for path in files if self._names.get(path) == name), None)
-
-
-def _by_uuid(traces: Iterable[Trace]) -> dict[str, Trace]:
-    return {one.workload.uuid: one for one in traces if one.is_workload_trace()}
 
 
 def solution_of(store: Store, task_id: str, name: str) -> Solution:
@@ -241,7 +218,8 @@ class _TaskSet(TraceSet):
         self.task = task
         self.definitions = {definition.name: definition}
         self.solutions = {definition.name: [solution]}
-        self.workloads = {definition.name: self._writer.workloads(definition, workloads)}
+        found = read_workloads(self._writer.root, definition, workloads)
+        self.workloads = {definition.name: found}
 
     def add_traces(self, traces: Iterable[Trace]) -> None:
         assert self.task is not None
@@ -325,7 +303,9 @@ class TaskWorker:
         }
         self._config = BenchmarkConfig.default(**given, device=self._device)
         if "sandbox" not in given:
-            level = "strict" if self._can_confine(dataset) else "auto"
+            catalog = default_catalog()
+            with closing(make_executor(catalog, self._device, self._config.executor)) as executor:
+                level = strictest(executor, catalog)
             self._config = BenchmarkConfig.default(**given, device=self._device, sandbox=level)
         self._writer = DatasetWriter(dataset, store)
         self._subject = _TaskSet(self._writer, store, self._tell)
@@ -419,19 +399,6 @@ class TaskWorker:
         self._subject.hold(task, solution, left)
         self._benchmark.run_all()
         self._subject.traces = {}
-
-    def _can_confine(self, dataset: Path) -> bool:
-        catalog = default_catalog()
-        sandbox = Sandbox("strict", catalog, dataset=dataset)
-        try:
-            with closing(make_executor(catalog, self._device, self._config.executor)) as executor:
-                sandbox.require(executor)
-        except CapabilityError as error:
-            logger.warning("solutions are confined only as far as possible: %s", error)
-            return False
-        finally:
-            sandbox.tidy()
-        return True
 
     def _tell(self) -> None:
         self._progress = time.monotonic()

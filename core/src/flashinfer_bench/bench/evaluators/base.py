@@ -57,6 +57,13 @@ class Check:
     correctness: Optional[Correctness] = None
     message: str = ""
 
+    @classmethod
+    def of(cls, correctness: Correctness, problems: Sequence[str]) -> Check:
+        """Return a passed check, or a failed one if there are problems."""
+        if not problems:
+            return cls(EvaluationStatus.PASSED, correctness)
+        return cls(EvaluationStatus.INCORRECT_NUMERICAL, correctness, "; ".join(problems))
+
     @property
     def passed(self) -> bool:
         """Whether the outputs are right."""

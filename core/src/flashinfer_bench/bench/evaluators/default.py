@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from flashinfer_bench.bench.correctness import (
     Comparison,
+    OutputSpec,
     as_tensors,
     compare,
     find_problem,
     output_specs,
 )
 from flashinfer_bench.bench.evaluators.base import Check, Evaluator, Trial
-from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
+from flashinfer_bench.data import Correctness, Definition, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,10 +123,8 @@ def _judge(
     marks: bool = False,
 ) -> Check:
     specs = output_specs(definition, workload.axes)
-    for outputs in calls:
-        problem = find_problem(outputs, specs)
-        if problem is not None:
-            return Check(problem.status, None, problem.message)
+    if (wrong := wrong_form(specs, calls)) is not None:
+        return wrong
     results = []
     for spec, actual, expected in zip(specs, as_tensors(calls[-1]), trial.expected, strict=True):
         own = config.tolerance_of(spec.name)
@@ -144,10 +143,16 @@ def _judge(
         max_absolute_error=max((one.comparison.max_absolute_error for one in results), default=0.0),
         extra=extra,
     )
-    if not failed:
-        return Check(EvaluationStatus.PASSED, correctness)
-    message = "; ".join(_describe(result) for result in failed)
-    return Check(EvaluationStatus.INCORRECT_NUMERICAL, correctness, message)
+    return Check.of(correctness, [_describe(result) for result in failed])
+
+
+def wrong_form(specs: Sequence[OutputSpec], calls: Sequence[Sequence[Any]]) -> Optional[Check]:
+    """Return a failed check if an output does not have its declared form; None otherwise."""
+    for outputs in calls:
+        problem = find_problem(outputs, specs)
+        if problem is not None:
+            return Check(problem.status, None, problem.message)
+    return None
 
 
 def _extra(results: Sequence[_Result], trial: Trial, config: ResolvedEvalConfig) -> dict[str, Any]:

@@ -242,7 +242,6 @@ def is_young(path: Path) -> bool:
         return True
 
 
-_FOLDERS = (layout.DEFINITIONS, layout.SOLUTIONS, layout.WORKLOADS, layout.TRACES, layout.BLOB)
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")  # names by `replace_file`
 
 
@@ -369,7 +368,7 @@ class _Examination:
             path, number = places[0]
             self._tell(Kind.UNKNOWN_SOLUTION, path, no_solution(name, len(places)), number)
         self._look_at_blobs()
-        for folder in _FOLDERS:
+        for folder in layout.FOLDERS:
             # Report folders that cannot be listed here, and nowhere else.
             top = os.fspath(self._root / folder)
             entries = layout.entries(top, hidden=True, on_error=lambda _: None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import hashlib
 import posixpath
 import re
 from pathlib import PurePosixPath
@@ -13,6 +12,7 @@ from fib_datasets.transfer.files import op_type_of
 from flashinfer_bench.data import SafetensorsInput, TraceSet, is_lfs_pointer, layout, resolve_blob
 from flashinfer_bench.data.blobs import present_blob
 from flashinfer_bench.data.loader import paused_gc
+from flashinfer_bench.data.storage import sha256_of
 from flashinfer_bench.errors import BlobError, UnsafePathError
 
 if TYPE_CHECKING:
@@ -213,8 +213,4 @@ def _digest(path: Path) -> str:
     """Return the SHA-256 of a file; for a Git LFS pointer, that of the actual file."""
     if is_lfs_pointer(path) and (found := _LFS_DIGEST.search(path.read_bytes())):
         return found[1].decode()
-    hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()
+    return sha256_of(path)

@@ -70,11 +70,12 @@ def files_of(
     known = trace_set.definitions if definitions is None else definitions
     groups: list[Files] = [dict(blobs), {}, {}, {}, {}]
     for one in trace_set.definitions.values():
-        groups[1][_json_file(layout.DEFINITIONS, one.op_type, one.name)] = partial(_document, one)
+        path = layout.definition_file(Path(), one.op_type, one.name)
+        groups[1][str(path)] = partial(_document, one)
     for name, solutions in trace_set.solutions.items():
         for each in solutions:
-            folders = layout.SOLUTIONS, each.author, op_type_of(known, name), name
-            groups[2][_json_file(*folders, each.name)] = partial(_document, each)
+            names = each.author, op_type_of(known, name), name, each.name
+            groups[2][str(layout.solution_file(Path(), *names))] = partial(_document, each)
     for file_of, records, group in (
         (layout.workloads_file, trace_set.workloads, groups[3]),
         (layout.traces_file, trace_set.traces, groups[4]),
@@ -83,10 +84,6 @@ def files_of(
             if traces:
                 group[str(file_of(Path(), op_type_of(known, name), name))] = partial(_lines, traces)
     return {path: group[path] for group in groups for path in sorted(group)}
-
-
-def _json_file(*names: str) -> str:
-    return "/".join(map(layout.safe_segment, names)) + ".json"
 
 
 def _document(record: BaseModel) -> bytes:

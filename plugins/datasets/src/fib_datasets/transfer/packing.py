@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fib_datasets.transfer.files import Files, write_folder
 from flashinfer_bench.data import Solution, layout
 from flashinfer_bench.data.json_codec import decode, dict_to_dataclass, parse_json
-from flashinfer_bench.data.loader import unreadable
+from flashinfer_bench.data.loader import read_text
 from flashinfer_bench.data.storage import replace_file
 from flashinfer_bench.errors import DataError, DatasetNotFoundError, UnsafePathError
 
@@ -181,13 +181,13 @@ def _read_sources(
         used.add(path)
         rest = {key: each for key, each in entry.items() if key not in ("path", "content", "file")}
         # The content comes after the path, as in other solution files.
-        sources.append({"path": entry["path"], "content": _read(path), **rest})
+        sources.append({"path": entry["path"], "content": read_text(path), **rest})
     added = []
     for path in layout.files(folder, ""):
         name = path.relative_to(folder).as_posix()
         if "__pycache__" not in name.split("/") and path.resolve() not in used:
             _inside(folder, name, metadata, "sources")
-            added.append({"path": name, "content": _read(path)})
+            added.append({"path": name, "content": read_text(path)})
     return sources + added, tuple(one["path"] for one in added)
 
 
@@ -200,16 +200,3 @@ def _inside(folder: Path, name: Any, metadata: Path, field: str) -> Path:
     if not path.is_file():
         raise DataError(f"no file {name!r} in {SOURCES}", path=metadata, field=field)
     return path
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"byte {error.start} is not UTF-8; sources must be text",
-            path=path,
-            hint="remove it from the folder, or give it a hidden name",
-        ) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
