@@ -217,9 +217,9 @@ class Sandbox:
             )
 
 
-def strictest(executor: Executor, catalog: Catalog) -> Level:
+def strictest(executor: Executor, catalog: Catalog, dataset: Optional[Path] = None) -> Level:
     """Return ``strict`` if processes of an executor can be confined so; else ``auto``, and warn."""
-    sandbox = Sandbox("strict", catalog)
+    sandbox = Sandbox("strict", catalog, dataset=dataset)
     try:
         sandbox.require(executor)
     except CapabilityError as error:

@@ -305,7 +305,7 @@ class TaskWorker:
         if "sandbox" not in given:
             catalog = default_catalog()
             with closing(make_executor(catalog, self._device, self._config.executor)) as executor:
-                level = strictest(executor, catalog)
+                level = strictest(executor, catalog, dataset)
             self._config = BenchmarkConfig.default(**given, device=self._device, sandbox=level)
         self._writer = DatasetWriter(dataset, store)
         self._subject = _TaskSet(self._writer, store, self._tell)
