@@ -117,15 +117,12 @@ class Loaded:
 
     Attributes
     ----------
-    build_type : str
-        Kind of build, such as ``python``.
     destination_passing_style : bool
         Whether the built callable takes its outputs as arguments.
     seconds : float
         Wall time of the build as the judge saw it.
     """
 
-    build_type: str
     destination_passing_style: bool
     seconds: float
 
@@ -140,13 +137,10 @@ class Compiled:
         Name of the builder; empty if it is not known.
     fresh : bool
         Whether something was compiled; if not, it was there, or there is nothing to compile.
-    seconds : float
-        Wall time as the judge saw it.
     """
 
     builder: str
     fresh: bool
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -334,7 +328,7 @@ class Candidate(ABC):
         `load` may follow, for the same solution. Without an override nothing is done, and all of
         the work is left to `load`.
         """
-        return Compiled("", fresh=False, seconds=0.0)
+        return Compiled("", fresh=False)
 
     @abstractmethod
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
@@ -527,8 +521,6 @@ class Executor(ABC):
     device : str
         ``cpu``, ``cuda`` or ``cuda:N``.
     """
-
-    name: str = ""
 
     ahead: bool = False
     """Whether a process is there in milliseconds, so that the next one may be started meanwhile."""

@@ -91,13 +91,10 @@ class SpawnExecutor(Executor):
         How long a candidate may take to import torch and the plugins.
     """
 
-    name = "spawn"
-
     def __init__(self, device: str, *, spawn_timeout_s: float = 300.0) -> None:
         super().__init__(device)
         self._spawn_timeout_s = spawn_timeout_s
         self._candidates: set[ProcessCandidate] = set()
-        self._lock = threading.Lock()
         self._closed = False
 
     def start(self) -> None:
@@ -130,29 +127,16 @@ class SpawnExecutor(Executor):
         finally:
             ends.close_theirs()
         handle = SpawnedProcess(process, ends.leash, folder)
-        candidate = ProcessCandidate(
-            handle,
-            ends.channel,
-            ends.log,
-            device=self.device,
-            on_close=self._candidates.discard,
-        )
-        self._enrol(candidate)
+        candidate = ProcessCandidate(handle, ends, device=self.device, among=self._candidates)
+        if self._closed:  # `close` may not have seen it
+            candidate.close()
+        self._require_open()
         candidate.await_ready(timeout_s=self._spawn_timeout_s)
         return candidate
 
     def _require_open(self) -> None:
         if self._closed:
             raise RunnerError("the executor has been closed")
-
-    def _enrol(self, candidate: ProcessCandidate) -> None:
-        """Have `close` end the candidate; end it here if `close` has come in between."""
-        with self._lock:
-            if not self._closed:
-                self._candidates.add(candidate)
-                return
-        candidate.close()
-        self._require_open()
 
     def _launch(
         self, ends: Endpoints, folder: Path, role: tuple[str, ...]
@@ -171,8 +155,6 @@ class SpawnExecutor(Executor):
 
     def close(self) -> None:
         """End every candidate; see `Executor.close`."""
-        with self._lock:
-            self._closed = True
-            candidates = list(self._candidates)
-        for candidate in candidates:
+        self._closed = True
+        for candidate in list(self._candidates):
             candidate.close()

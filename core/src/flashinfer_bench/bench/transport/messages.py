@@ -311,13 +311,10 @@ class Loaded(Message):
 
     Attributes
     ----------
-    build_type : str
-        Kind of build.
     destination_passing_style : bool
         Whether the callable takes its outputs as arguments.
     """
 
-    build_type: Name
     destination_passing_style: bool
 
 
