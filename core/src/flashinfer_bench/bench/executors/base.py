@@ -32,11 +32,34 @@ class CandidateError(RunnerError):
     stage : str
         What it had been asked to do: ``start``, ``confine``, ``compile``, ``load``, ``inputs``,
         ``call`` or ``time``.
+
+    Attributes
+    ----------
+    kind, traceback, about, builder : str
+        As of `CandidateFailed`; empty for all others.
+    building : bool
+        Likewise; False for all others.
     """
 
-    def __init__(self, message: str, *, stage: Stage, hint: Optional[str] = None) -> None:
-        super().__init__(message, hint=hint)
+    kind: str = ""
+    traceback: str = ""
+    about: str = ""
+    builder: str = ""
+    building: bool = False
+
+    def __init__(self, message: str, *, stage: Stage) -> None:
+        super().__init__(message)
         self.stage = stage
+
+    @property
+    def reason(self) -> str:
+        """The message without the name of the exception's class."""
+        return self.message.removeprefix(f"{self.kind}: ")
+
+    @property
+    def is_no_fault(self) -> bool:
+        """Whether the solution could not be built for lack of something on this machine."""
+        return self.building and self.about in ("capability", "storage")
 
 
 class CandidateTimeout(CandidateError):
@@ -95,16 +118,6 @@ class CandidateFailed(CandidateError):
         self.about = about
         self.builder = builder
         self.building = stage in ("compile", "load")
-
-    @property
-    def reason(self) -> str:
-        """The message without the name of the exception's class."""
-        return self.message.removeprefix(f"{self.kind}: ")
-
-    @property
-    def is_no_fault(self) -> bool:
-        """Whether the solution could not be built for lack of something on this machine."""
-        return self.building and self.about in ("capability", "storage")
 
 
 class CandidateMisbehaved(CandidateError):
