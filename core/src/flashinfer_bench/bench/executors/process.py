@@ -158,7 +158,7 @@ class ProcessCandidate(Candidate):
         self, writable: Sequence[str], *, hidden: Sequence[str] = (), timeout_s: float
     ) -> Confinement:
         """Have the process give up what a solution does not need; see `Candidate.confine`."""
-        request = wire.Confine(new_token(), "auto", list(writable), list(hidden))
+        request = wire.Confine(new_token(), list(writable), list(hidden))
         with self._exchange("confine", timeout_s) as deadline:
             reply = self._ask(request, wire.Confined, deadline)
         missing = {printable(name): printable(why) for name, why in reply.missing.items()}
