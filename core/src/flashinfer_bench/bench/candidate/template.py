@@ -96,8 +96,7 @@ class Child:
         os.waitpid(self.pid, 0)
         kill_strays(spared)
         remove_folder(self.workdir)
-        with contextlib.suppress(OSError):  # the executor may be gone
-            self.leash.send(control.pack(control.Exited(code)))
+        _tell(self.leash, control.Exited(code))
         self.leash.close()
 
 
@@ -247,8 +246,8 @@ class Template:
         remove_folder(self._folder)
 
 
-def _tell(leash: socket.socket, packet: control.Started | control.Refused) -> None:
-    with contextlib.suppress(OSError):  # the executor has given up already
+def _tell(leash: socket.socket, packet: control.Packet) -> None:
+    with contextlib.suppress(OSError):  # the executor has given up already, or is gone
         leash.send(control.pack(packet))
 
 
