@@ -80,14 +80,6 @@ class _Returned:
     places: list[Optional[wire.Place]]
     shown: list[list[Any]]
 
-    @property
-    def tensors(self) -> list[tuple[wire.TensorValue, Optional[wire.Place]]]:
-        return [
-            (value, place)
-            for value, place in zip(self.values, self.places, strict=True)
-            if isinstance(value, wire.TensorValue)
-        ]
-
 
 class ProcessCandidate(Candidate):
     """A candidate at the other end of a channel.
@@ -258,7 +250,7 @@ class ProcessCandidate(Candidate):
                 raise ProtocolError("it reported a call not answered in the shared page")
             if len(reply.places) != len(reply.values):
                 raise ProtocolError(f"{len(reply.places)} places for {len(reply.values)} outputs")
-            shown = list(map(_without_elements, reply.values))
+            shown = [rebuild(value, None) for value in reply.values]
         number = _ATTACHED if attached else slot
         self._returned = _Returned(number, reply.values, reply.places, [shown])
         notes = tuple(map(printable, reply.notes))
@@ -315,7 +307,7 @@ class ProcessCandidate(Candidate):
             counts = len(reply.samples_ms), len(reply.values)
             if counts != (len(calls.slots), len(calls.slots)):
                 raise ProtocolError(f"{counts} samples and results for {len(calls.slots)} calls")
-            shown = [list(map(_without_elements, values)) for values in reply.values]
+            shown = [[rebuild(value, None) for value in values] for values in reply.values]
         self._returned = _Returned(_ATTACHED, reply.values[-1], [], shown)
         # Of calls that were not enqueued in time, this would be part of what the judge has seen.
         host_ms = words[ENQUEUED] / _NS_PER_MS / len(shown) if enqueued else 0.0
@@ -450,11 +442,12 @@ class ProcessCandidate(Candidate):
             told = returned is not None and len(returned.places) == len(returned.values)
             if returned is None or self._memory < 0 or not told:
                 return self._ask_for_outputs(call, budget, deadline)
-            if all(place is not None for _, place in returned.tensors):
-                return self._read(returned, budget, deadline)
-            # What has no address on the CPU cannot be sent either: the process says why.
-            self._ask_for_outputs(call, budget, deadline)
-            raise ProtocolError("it sent a tensor whose address it had not reported")
+            for value, place in zip(returned.values, returned.places, strict=True):
+                if isinstance(value, wire.TensorValue) and place is None:
+                    # What has no address on the CPU cannot be sent either: the process says why.
+                    self._ask_for_outputs(call, budget, deadline)
+                    raise ProtocolError("it sent a tensor whose address it had not reported")
+            return self._read(returned, budget, deadline)
 
     def _ask_for_outputs(self, call: int, budget: int, deadline: Deadline) -> list[Any]:
         request = wire.Collect(new_token(), budget, call)
@@ -530,7 +523,12 @@ class ProcessCandidate(Candidate):
         axes = self._axes.get(slot)
         if self._definition is None or axes is None:
             return _SPARE_BYTES  # there will be none
-        return _declared_bytes(self._definition, axes)
+        shapes, specs = self._definition.get_output_shapes(axes), self._definition.outputs.values()
+        sizes = (
+            prod(shape or ()) * to_torch_dtype(spec.dtype).itemsize
+            for shape, spec in zip(shapes, specs, strict=True)
+        )
+        return 2 * sum(sizes) + _SPARE_BYTES
 
     def log(self) -> str:
         """Return what the process has printed so far; see `Candidate.log`."""
@@ -688,29 +686,6 @@ class ProcessCandidate(Candidate):
 def new_token() -> int:
     """Return a number by which the answer to a request is known."""
     return randbelow(2**53)
-
-
-def _declared_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
-    sizes = (
-        prod(shape or ()) * to_torch_dtype(spec.dtype).itemsize
-        for shape, spec in zip(
-            definition.get_output_shapes(dict(axes)), definition.outputs.values(), strict=True
-        )
-    )
-    return 2 * sum(sizes) + _SPARE_BYTES
-
-
-def _without_elements(value: wire.Value) -> Any:
-    """Return what is told of an output: a scalar, or a tensor on device meta.
-
-    Raises
-    ------
-    ProtocolError
-        If it makes no sense.
-    """
-    if isinstance(value, wire.TensorValue):
-        value = wire.TensorValue(value.dtype, value.shape, value.nbytes, omitted=True)
-    return rebuild(value, None)
 
 
 def _read_value(

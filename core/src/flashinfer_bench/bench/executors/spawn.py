@@ -117,9 +117,19 @@ class SpawnExecutor(Executor):
     def _start(self, role: tuple[str, ...]) -> ProcessCandidate:
         self._require_open()
         ends = Endpoints.open(socket.SOCK_STREAM)
+        fds = ends.their_channel.fileno(), ends.their_leash.fileno()
         folder = Path(tempfile.mkdtemp(prefix="fib-candidate-"))
         try:
-            process = self._launch(ends, folder, role)
+            process = subprocess.Popen(
+                launch.command(_MODULE, *fds, self.device, *role),
+                stdin=subprocess.DEVNULL,
+                stdout=ends.their_log,
+                stderr=ends.their_log,
+                cwd=folder,
+                env=launch.environment(folder, self.device),
+                pass_fds=fds,
+                start_new_session=True,
+            )
         except BaseException:
             ends.close_ours()
             remove_folder(folder)
@@ -137,21 +147,6 @@ class SpawnExecutor(Executor):
     def _require_open(self) -> None:
         if self._closed:
             raise RunnerError("the executor has been closed")
-
-    def _launch(
-        self, ends: Endpoints, folder: Path, role: tuple[str, ...]
-    ) -> subprocess.Popen[bytes]:
-        fds = ends.their_channel.fileno(), ends.their_leash.fileno()
-        return subprocess.Popen(
-            launch.command(_MODULE, *fds, self.device, *role),
-            stdin=subprocess.DEVNULL,
-            stdout=ends.their_log,
-            stderr=ends.their_log,
-            cwd=folder,
-            env=launch.environment(folder, self.device),
-            pass_fds=fds,
-            start_new_session=True,
-        )
 
     def close(self) -> None:
         """End every candidate; see `Executor.close`."""
