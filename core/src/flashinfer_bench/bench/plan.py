@@ -210,8 +210,8 @@ def make_plan(
         definition_name, uuid = item.definition.name, item.workload.uuid
         names = {one.name for one in item.solutions}
         hindered.update((definition_name, name) for name in names & obstacles.keys())
-        able = names - obstacles.keys()
-        decided = {name for name in able if Done(definition_name, name, uuid) in done}
+        names -= obstacles.keys()
+        decided = {name for name in names if Done(definition_name, name, uuid) in done}
         resumed += len(decided)
         left = item.without(decided | obstacles.keys())
         if left is not None:

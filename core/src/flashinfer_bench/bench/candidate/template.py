@@ -20,7 +20,6 @@ import socket
 import sys
 import tempfile
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional
@@ -261,16 +260,6 @@ def _wake_up_on_signals() -> socket.socket:
     return reader
 
 
-def _end_threads() -> None:
-    """Fork once: libraries that keep threads, such as numpy's, end them for that."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
-        pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
 def _start_over() -> NoReturn:
     """Become a server that asks no plugins, to be rid of threads that they have left."""
     os.execv(sys.executable, [*sys.orig_argv, _UNASKED])
@@ -299,7 +288,7 @@ def main(arguments: list[str]) -> NoReturn:
     if ask_probes and not single:
         sock.set_inheritable(True)
         _start_over()
-    _end_threads()
+    processes.end_idle_threads()
     template = Template(sock, Path(arguments[1]), device, compiles_only=compiles_only)
     sock.send(control.pack(control.ServerReady()))
     template.run()

@@ -669,18 +669,13 @@ class ProcessCandidate(Candidate):
             if self._log.fileno() in ready:
                 self._log.drain()
             if self._process.ended():
-                self._check_last_words(fd, events)
+                try:
+                    wait_ready(fd, events, Deadline(0))  # it may have sent something before
+                except TimeoutError:
+                    raise PeerClosed("the process has ended") from None
                 return
             if deadline.expired:
                 raise TimeoutError
-
-    @staticmethod
-    def _check_last_words(fd: int, events: int) -> None:
-        """Return if the process has sent something before it ended."""
-        try:
-            wait_ready(fd, events, Deadline(0))
-        except TimeoutError:
-            raise PeerClosed("the process has ended") from None
 
 
 def new_token() -> int:
