@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("fib_tests")
 
 from fib_tests import forked, profiles  # noqa: E402 - its assertions are to be rewritten
-from flashinfer_bench.bench.executors import server  # noqa: E402
+from flashinfer_bench.bench.executors import fork  # noqa: E402
 
 profiles.load()
 
@@ -73,7 +73,7 @@ def pytest_unconfigure() -> None:
 def forked_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no test wait until a server of candidates has imported torch, unless it is about it."""
     if forked.CAN_FORK and not OF_SERVERS & {*request.path.parts}:
-        monkeypatch.setattr(server, "subprocess", forked.SUBPROCESS)
+        monkeypatch.setattr(fork, "subprocess", forked.SUBPROCESS)
 
 
 @pytest.fixture(autouse=True)

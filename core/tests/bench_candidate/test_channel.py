@@ -118,7 +118,7 @@ class TestLies:
 
     def test_a_blob_where_a_message_is_due(self, ends):
         judge, candidate = ends
-        candidate._stream.send(FrameKind.BLOB, b"1234", Deadline(SOON))
+        candidate.send_frame(FrameKind.BLOB, b"1234", Deadline(SOON))
         with pytest.raises(ProtocolError, match="kind"):
             judge.receive(Deadline(SOON))
 

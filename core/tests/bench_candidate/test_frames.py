@@ -39,7 +39,7 @@ def fed(data):
 
 def receive(data, limit=LIMIT):
     with fed(data) as stream:
-        return bytes(stream.receive(limit=limit, deadline=Deadline(SOON)))
+        return bytes(stream.receive_frame(limit=limit, deadline=Deadline(SOON)))
 
 
 class TestRefused:
@@ -81,12 +81,12 @@ class TestDescriptors:
             ours, theirs = map(FrameStream, ends)
             for part in parts:
                 if isinstance(part, bytes):
-                    ours.send(FrameKind.CONTROL, part, Deadline(SOON))
+                    ours.send_frame(FrameKind.CONTROL, part, Deadline(SOON))
                 else:
                     ours.send_descriptors([files[number] for number in part], Deadline(SOON))
             for part in parts:
                 if isinstance(part, bytes):
-                    assert theirs.receive(limit=LIMIT, deadline=Deadline(SOON)) == part
+                    assert theirs.receive_frame(limit=LIMIT, deadline=Deadline(SOON)) == part
                     continue
                 found = theirs.receive_descriptors(len(part), Deadline(SOON))
                 for number, descriptor in zip(part, found, strict=True):
@@ -100,7 +100,7 @@ class TestDescriptors:
         if sent:
             ours.send_descriptors([pipe[0]] * sent, Deadline(SOON))
         else:
-            ours.send(FrameKind.CONTROL, b"x", Deadline(SOON))
+            ours.send_frame(FrameKind.CONTROL, b"x", Deadline(SOON))
         with pytest.raises(ProtocolError, match=f"open files where {due} were expected"):
             theirs.receive_descriptors(due, Deadline(SOON))
         assert descriptors() == before
@@ -127,7 +127,7 @@ def test_a_peer_that_drips(sockets):
     thread.start()
     try:
         with pytest.raises(TimeoutError):
-            FrameStream(sockets[0]).receive(limit=LIMIT, deadline=Deadline(0.1))
+            FrameStream(sockets[0]).receive_frame(limit=LIMIT, deadline=Deadline(0.1))
     finally:
         done.set()
         thread.join()

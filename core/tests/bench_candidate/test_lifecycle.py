@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from flashinfer_bench.bench.candidate.processes import children_of
-from flashinfer_bench.bench.executors import server as server_module
+from flashinfer_bench.bench.executors import fork as fork_module
 from flashinfer_bench.bench.executors.base import CandidateCrashed
 from flashinfer_bench.bench.executors.fork import ForkExecutor
 from flashinfer_bench.bench.executors.threads import staying_on
@@ -178,7 +178,7 @@ class TestServerDies:
         assert executor.spawn().alive
 
     def test_without_answering_it_is_replaced(self, executor, exists, monkeypatch):
-        monkeypatch.setattr(server_module, "_END_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(fork_module, "_END_TIMEOUT_S", 0.2)
         monkeypatch.setattr(executor, "_spawn_timeout_s", 2.0)
         old = executor._runs.server.pid
         os.kill(old, signal.SIGSTOP)
@@ -198,7 +198,7 @@ class TestServerDoesNotStart:
         before, children = descriptors(), len(children_of(os.getpid()))
         scratch = tmp_path / "scratch"
         scratch.mkdir()
-        monkeypatch.setattr(server_module.tempfile, "tempdir", str(scratch))
+        monkeypatch.setattr(fork_module.tempfile, "tempdir", str(scratch))
         monkeypatch.setattr(sys, "executable", "/no/such/python")
         with pytest.raises(RunnerFatalError):
             self.start()

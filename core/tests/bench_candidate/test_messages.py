@@ -17,7 +17,7 @@ TENSOR = {
 }
 OUTPUTS = {"type": "Outputs", "token": 1, "values": [TENSOR]}
 FAILED = {"type": "Failed", "token": 1, "kind": "ValueError", "message": "m", "traceback": "t"}
-LOADED = {"type": "Loaded", "token": 1, "build_type": "x", "destination_passing_style": True}
+LOADED = {"type": "Loaded", "token": 1, "destination_passing_style": True}
 COMPILED = {"type": "Compiled", "token": 1, "builder": "x", "fresh": True}
 CONFINED = {"type": "Confined", "token": 1, "applied": ["x"], "missing": {"y": "why"}}
 PLACE = {"type": "Place", "address": 4096, "span": 24, "strides": [3, 1]}

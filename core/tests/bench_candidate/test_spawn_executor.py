@@ -52,7 +52,7 @@ def test_from_start_to_crash(executor, exists, descriptors, definition_of, solut
     candidate = executor.spawn()
     folder = Path(f"/proc/{candidate.pid}/cwd").readlink()
     loaded = candidate.load(definition_of(), solution_of(CODE), timeout_s=60)
-    assert loaded.build_type == "inline"
+    assert loaded.destination_passing_style is False
     assert os.getsid(candidate.pid) == os.getpgid(candidate.pid) == candidate.pid
     assert torch.equal(call_with(candidate, 0)[0], torch.ones(8))
     with pytest.raises(CandidateFailed, match="an ordinary failure"):

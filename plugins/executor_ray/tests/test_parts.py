@@ -164,7 +164,7 @@ def test_compilers_see_nothing_of_what_a_node_keeps(monkeypatch):
             return Confinement(("all",))
 
         def compile(self, definition, solution, *, timeout_s):
-            return Compiled("c", fresh=True, seconds=1.0)
+            return Compiled("c", fresh=True)
 
         def close(self):
             pass

@@ -18,7 +18,7 @@ from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
 from fib_sandbox_linux.confinement import LinuxSandbox, confine
 from fib_sandbox_linux.seccomp import Rule, assemble
 from fib_sandbox_linux.system import Unavailable
-from flashinfer_bench.bench.candidate.processes import control_groups
+from flashinfer_bench.bench.candidate.processes import control_groups, end_idle_threads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these measures")
 
@@ -463,7 +463,7 @@ class TestLimits:
 def test_threads_those_that_stay_are_counted(in_child):
     def begin_one():
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return system.end_idle_threads()
+        return end_idle_threads()
 
     assert in_child(begin_one) == 1
 

@@ -256,7 +256,7 @@ def main() -> Callable[[], None]:
     atexit.register(_leave)  # before all that others register, so that it is called last
     for module in _modules():
         importlib.import_module(module)
-    sys.modules["flashinfer_bench.bench.executors.server"].subprocess = SUBPROCESS
+    sys.modules["flashinfer_bench.bench.executors.fork"].subprocess = SUBPROCESS
     sys.modules.pop("__main__")
     gc.collect()
     gc.freeze()

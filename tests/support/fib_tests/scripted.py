@@ -137,7 +137,7 @@ class FakeCandidate(Candidate):
         found = re.search("# compile: (.*)", solution.sources[0].content)
         self._do("compile", lambda: found and self._end_as_told(found[1]))
         self._events.append(("compiled", self.pid, solution.name))
-        return Compiled("fake", fresh=True, seconds=0.5)
+        return Compiled("fake", fresh=True)
 
     def _end_as_told(self, how: str) -> None:
         if how in ("build", "capability", "storage"):
@@ -153,7 +153,7 @@ class FakeCandidate(Candidate):
         entry = solution.get_entry_source()
         assert entry is not None
         self._do("load", lambda: exec(entry.content, self._space))
-        return Loaded("python", solution.spec.destination_passing_style, 0.25)
+        return Loaded(solution.spec.destination_passing_style, 0.25)
 
     def _print(self, text: str) -> None:
         self._printed += f"{text}\n"

@@ -77,24 +77,17 @@ class BuildOutcome:
             return "other device"
         if self.error is None:
             return "built" if self.fresh else "cached"
-        no_fault = isinstance(self.error, base.CandidateFailed) and self.error.is_no_fault
-        return "unavailable" if no_fault else "failed"
+        return "unavailable" if self.error.is_no_fault else "failed"
 
     @property
     def reason(self) -> str:
         """Why it failed or was left alone; empty if it was built."""
-        if self.error is None:
-            return self.elsewhere
-        return (
-            self.error.reason
-            if isinstance(self.error, base.CandidateFailed)
-            else self.error.message
-        )
+        return self.elsewhere if self.error is None else self.error.reason
 
     @property
     def log(self) -> str:
         """What the compiler said if it failed, and what the process printed."""
-        told = self.error.traceback if isinstance(self.error, base.CandidateFailed) else ""
+        told = self.error.traceback if self.error is not None else ""
         return "\n".join(part.strip() for part in (told, self.output) if part.strip())
 
 
@@ -259,9 +252,7 @@ class BuildAhead:
             try:
                 details = work(process)
             except base.CandidateError as error:
-                details = {"error": error, "output": process.log()}
-                if isinstance(error, base.CandidateFailed):
-                    details["builder"] = error.builder
+                details = {"error": error, "output": process.log(), "builder": error.builder}
         return outcome_of(build, seconds=time.monotonic() - began, **details)
 
     def interrupt(self) -> None:

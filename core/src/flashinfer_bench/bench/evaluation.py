@@ -140,8 +140,7 @@ def status_of(error: base.CandidateError) -> EvaluationStatus:
     if isinstance(error, base.CandidateTimeout):
         return EvaluationStatus.TIMEOUT
     # Some languages compile when they are first called.
-    compiling = isinstance(error, base.CandidateFailed) and error.about == "build"
-    if error.stage in ("compile", "load") or compiling:
+    if error.stage in ("compile", "load") or error.about == "build":
         return EvaluationStatus.COMPILE_ERROR
     return EvaluationStatus.RUNTIME_ERROR
 
@@ -191,7 +190,7 @@ class Report:
         message = f"{error.stage}: {error.message}"
         if isinstance(error, base.CandidateTimeout):
             message += f" (an evaluation may take {self.session.config.timeout_seconds:g} s)"
-        if isinstance(error, base.CandidateFailed) and error.traceback:
+        if error.traceback:
             message += f"\n{error.traceback.rstrip()}"
         return self._evaluation(status_of(error), message, transient=is_transient(error))
 
@@ -478,6 +477,6 @@ def evaluate_by(method: Callable[[Report], Evaluation], report: Report) -> Evalu
 
 
 def _failed(report: Report, error: base.CandidateError) -> Evaluation:
-    if isinstance(error, base.CandidateFailed) and error.is_no_fault:
+    if error.is_no_fault:
         raise NotEvaluated(error.reason) from error
     return report.failed(error)

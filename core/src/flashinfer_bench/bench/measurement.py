@@ -20,7 +20,7 @@ from flashinfer_bench.bench.calls import Attempt, Measurement, measure
 from flashinfer_bench.bench.correctness import as_tensors, find_problem, output_specs
 from flashinfer_bench.bench.digests import definition_digest, inputs_crc32, trial_seed
 from flashinfer_bench.bench.evaluators.base import Evaluator, Trial
-from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.pool import RunInterrupted
 from flashinfer_bench.bench.stopping import TimingPlan
 from flashinfer_bench.bench.transport.deadline import Deadline
@@ -190,14 +190,14 @@ def running_reference(session: Session, task: Task) -> Iterator[tuple[Attempt, T
     except CandidateError as error:
         if session.pool.interrupted:
             raise RunInterrupted("the run ended while the reference ran") from error
-        if isinstance(error, CandidateFailed) and error.is_no_fault:
+        if error.is_no_fault:
             reason = f"the reference of {definition.name!r} cannot be built here: {error.reason}"
             raise CapabilityError(reason) from error
         text = (
             f"the reference of definition {definition.name!r} failed ({error.stage}): "
             f"{error.message}"
         )
-        if isinstance(error, CandidateFailed) and error.traceback:
+        if error.traceback:
             text += f"\n{error.traceback.rstrip()}"
         raise ReferenceFailed(clip(text, _MAX_REASON_CHARACTERS)) from error
 

@@ -204,31 +204,31 @@ def make_plan(
         if (found := find_obstacle(one)) is not None
     }
     open_ones: list[WorkItem] = []
-    builds: dict[str, Build] = {}
     hindered: Counter[tuple[str, str]] = Counter()
     resumed = 0
     for item in items:
         definition_name, uuid = item.definition.name, item.workload.uuid
         names = {one.name for one in item.solutions}
         hindered.update((definition_name, name) for name in names & obstacles.keys())
-        able = names - obstacles.keys()
-        decided = {name for name in able if Done(definition_name, name, uuid) in done}
+        names -= obstacles.keys()
+        decided = {name for name in names if Done(definition_name, name, uuid) in done}
         resumed += len(decided)
         left = item.without(decided | obstacles.keys())
         if left is not None:
             open_ones.append(left)
-            for one in left.solutions:
-                here = elsewhere is None and one.name not in builds
-                if here and compiles_ahead(one, catalog, device):
-                    builds[one.name] = Build(item.definition, one)
     skipped = tuple(
         Skipped(obstacles[name][0], definition, name, None, count, obstacles[name][1])
         for (definition, name), count in hindered.items()
     )
     # Runners begin with the definition that has most to do.
     size = Counter(item.definition.name for item in open_ones)
-    ordered = sorted(builds.values(), key=lambda build: -size[build.definition.name])
-    return Plan(tuple(open_ones), skipped, resumed, tuple(ordered))
+    builds = {one.name: Build(item.definition, one) for item in open_ones for one in item.solutions}
+    ahead = [
+        build
+        for build in sorted(builds.values(), key=lambda build: -size[build.definition.name])
+        if elsewhere is None and compiles_ahead(build.solution, catalog, device)
+    ]
+    return Plan(tuple(open_ones), skipped, resumed, tuple(ahead))
 
 
 def obstacle(
@@ -311,12 +311,11 @@ def selected_solutions(
     if names is not None:
         known = {item.name for group in trace_set.solutions.values() for item in group}
         _require_known("solution", names, known)
-    wanted = None if names is None else set(names)
     return {
         definition.name: [
             item
             for item in trace_set.solutions.get(definition.name, [])
-            if wanted is None or item.name in wanted
+            if names is None or item.name in names
         ]
         for definition in definitions
     }

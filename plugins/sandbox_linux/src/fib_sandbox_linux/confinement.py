@@ -34,6 +34,7 @@ from fib_sandbox_linux import landlock, limits, namespaces, seccomp, system
 from fib_sandbox_linux.system import Unavailable
 from flashinfer_bench import env
 from flashinfer_bench.bench import locks
+from flashinfer_bench.bench.candidate.processes import end_idle_threads
 from flashinfer_bench.bench.confinement import SandboxMethod
 from flashinfer_bench.compile.cache import LOCKS, ToolGuard, guard_tools, use_overlay
 
@@ -151,7 +152,7 @@ def confine(
     """
     folders = [workdir.absolute(), *map(Path, writable)]
     _settle_caches(folders)
-    others = system.end_idle_threads()
+    others = end_idle_threads()
     applied: list[str] = []
     missing: dict[str, str] = {}
     for name, measure in _measures(folders, hidden, on_gpu=device != "cpu", applied=applied):

@@ -6,12 +6,10 @@ import ctypes
 import os
 import platform
 import sys
-import warnings
 from functools import lru_cache
 from pathlib import Path
 
 from fib_sandbox_linux.numbers import NUMBERS
-from flashinfer_bench.bench.candidate.processes import thread_count
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAPBSET_DROP = 24
@@ -87,25 +85,6 @@ def prctl(option: int, second: int = 0, third: int = 0) -> int:
 def forbid_new_privileges() -> None:
     """Prevent programs started from here from gaining rights, for example by a set-user-ID bit."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-
-
-def end_idle_threads() -> int:
-    """End the idle threads of libraries such as numpy, which start new ones on demand.
-
-    Returns
-    -------
-    int
-        Number of other threads that remain.
-    """
-    if thread_count() == 1:
-        return 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # expected: there are other threads
-        pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    return thread_count() - 1
 
 
 READ_ANY_FILE = 2

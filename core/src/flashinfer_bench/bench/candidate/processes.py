@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Union
@@ -54,9 +55,22 @@ def adopt_orphans() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def thread_count() -> int:
-    """Return the number of threads of this process as the system sees it; 1 if it does not say."""
-    return len(tasks_of(os.getpid())) or 1
+def end_idle_threads() -> int:
+    """End the idle threads of libraries such as numpy, which start new ones on demand.
+
+    Returns
+    -------
+    int
+        Number of other threads that remain, as the system sees it; 0 if it does not say.
+    """
+    if len(tasks_of(os.getpid())) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # expected: there are threads
+            pid = os.fork()  # for which they end
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    return max(0, len(tasks_of(os.getpid())) - 1)
 
 
 def kill_group(pid: int) -> None:

@@ -186,8 +186,7 @@ class Session:
         definition, solution = _problem(request)
         runnable = self._registry.build(definition, solution)
         self._subject = subject = Subject(definition, runnable, self._device_control)
-        style = subject.destination_passing_style
-        return wire.Loaded(request.token, clip(str(subject.build_type), MAX_NAME), style)
+        return wire.Loaded(request.token, subject.destination_passing_style)
 
     def _put_inputs(self, request: wire.PutInputs, values: list[Any]) -> wire.Message:
         self._sets.pop(request.slot, None)  # before the new ones need its memory

@@ -38,7 +38,6 @@ class Subject:
         self._device = device_control.device
         self.function: Callable[..., Any] = runnable
         self.destination_passing_style = runnable.metadata.destination_passing_style
-        self.build_type = runnable.metadata.build_type
 
     def call(self, inputs: InputSet) -> list[Any]:
         """Call it once and wait until the device has finished.

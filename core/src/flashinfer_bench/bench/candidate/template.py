@@ -20,7 +20,6 @@ import socket
 import sys
 import tempfile
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Optional
@@ -96,8 +95,7 @@ class Child:
         os.waitpid(self.pid, 0)
         kill_strays(spared)
         remove_folder(self.workdir)
-        with contextlib.suppress(OSError):  # the executor may be gone
-            self.leash.send(control.pack(control.Exited(code)))
+        _tell(self.leash, control.Exited(code))
         self.leash.close()
 
 
@@ -133,13 +131,18 @@ class Template:
         The control socket.
     folder : Path
         Where candidates get a folder each; removed at the end.
+    device : str
+        What they work on.
     compiles_only : bool
-        Whether its children only compile.
+        Whether they only compile.
     """
 
-    def __init__(self, sock: socket.socket, folder: Path, *, compiles_only: bool = False) -> None:
+    def __init__(
+        self, sock: socket.socket, folder: Path, device: str, *, compiles_only: bool
+    ) -> None:
         self._sock = sock
         self._folder = folder
+        self._device = device
         self._compiles_only = compiles_only
         self._pid, self._parent = os.getpid(), os.getppid()
         self._children: dict[int, Child] = {}
@@ -194,14 +197,11 @@ class Template:
         if len(fds) != control.SPAWN_DESCRIPTORS:
             raise ProtocolError(f"a request came with {len(fds)} descriptors")
         channel, log, leash = fds
-        request = control.unpack(data, control.SpawnRequest)
-        self._spawn(request, channel, log, socket.socket(fileno=leash))
+        self._spawn(channel, log, socket.socket(fileno=leash))
         os.close(channel)
         os.close(log)
 
-    def _spawn(
-        self, request: control.SpawnRequest, channel: int, log: int, leash: socket.socket
-    ) -> None:
+    def _spawn(self, channel: int, log: int, leash: socket.socket) -> None:
         try:
             workdir = Path(tempfile.mkdtemp(prefix="candidate-", dir=self._folder))
             pid = os.fork()
@@ -210,11 +210,11 @@ class Template:
             leash.close()
             return
         if pid == 0:
-            self._become_candidate(request.device, channel, log, workdir)
+            self._become_candidate(channel, log, workdir)
         self._children[pid] = Child(pid, leash, workdir)
         _tell(leash, control.Started(pid))
 
-    def _become_candidate(self, device: str, channel: int, log: int, workdir: Path) -> NoReturn:
+    def _become_candidate(self, channel: int, log: int, workdir: Path) -> NoReturn:
         """Do everything that the child does."""
         code = _START_FAILED
         try:
@@ -226,7 +226,7 @@ class Template:
             enter.settle_in(workdir)
             enter.limit_damage()
             conversation = socket.socket(fileno=enter.CHANNEL_FD)
-            start.serve(conversation, device, compiles_only=self._compiles_only)
+            start.serve(conversation, self._device, compiles_only=self._compiles_only)
             code = 0
         except BaseException:  # noqa: BLE001 - nothing may return into the server's loop
             sys.excepthook(*sys.exc_info())
@@ -245,8 +245,8 @@ class Template:
         remove_folder(self._folder)
 
 
-def _tell(leash: socket.socket, packet: control.Started | control.Refused) -> None:
-    with contextlib.suppress(OSError):  # the executor has given up already
+def _tell(leash: socket.socket, packet: control.Packet) -> None:
+    with contextlib.suppress(OSError):  # the executor has given up already, or is gone
         leash.send(control.pack(packet))
 
 
@@ -258,16 +258,6 @@ def _wake_up_on_signals() -> socket.socket:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     return reader
-
-
-def _end_threads() -> None:
-    """Fork once: libraries that keep threads, such as numpy's, end them for that."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
-        pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 def _start_over() -> NoReturn:
@@ -285,22 +275,22 @@ def main(arguments: list[str]) -> NoReturn:
         after that: for processes that do nothing else. ``unasked`` at the end: ask no probes.
     """
     ask_probes, compiles_only = _UNASKED not in arguments[3:], "compile" in arguments[3:]
-    sock = socket.socket(fileno=int(arguments[0]))
+    sock, device = socket.socket(fileno=int(arguments[0])), arguments[2]
     sock.set_inheritable(False)
     # Ctrl-C is for the judge, who then closes the control socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.adopt_orphans()
     enter.open_streams()
-    single = start.preload(arguments[2], compiles_only=compiles_only, ask_probes=ask_probes)
+    single = start.preload(device, compiles_only=compiles_only, ask_probes=ask_probes)
     if ask_probes and single and not compiles_only:
-        single = start.preload_for_solutions(arguments[2])
+        single = start.preload_for_solutions(device)
         enter.trace_crashes()  # again: some of these take the signals for themselves
     if ask_probes and not single:
         sock.set_inheritable(True)
         _start_over()
-    _end_threads()
-    template = Template(sock, Path(arguments[1]), compiles_only=compiles_only)
-    sock.send(control.pack(control.ServerReady(os.getpid())))
+    processes.end_idle_threads()
+    template = Template(sock, Path(arguments[1]), device, compiles_only=compiles_only)
+    sock.send(control.pack(control.ServerReady()))
     template.run()
     os._exit(0)
 

@@ -32,11 +32,34 @@ class CandidateError(RunnerError):
     stage : str
         What it had been asked to do: ``start``, ``confine``, ``compile``, ``load``, ``inputs``,
         ``call`` or ``time``.
+
+    Attributes
+    ----------
+    kind, traceback, about, builder : str
+        As of `CandidateFailed`; empty for all others.
+    building : bool
+        Likewise; False for all others.
     """
 
-    def __init__(self, message: str, *, stage: Stage, hint: Optional[str] = None) -> None:
-        super().__init__(message, hint=hint)
+    kind: str = ""
+    traceback: str = ""
+    about: str = ""
+    builder: str = ""
+    building: bool = False
+
+    def __init__(self, message: str, *, stage: Stage) -> None:
+        super().__init__(message)
         self.stage = stage
+
+    @property
+    def reason(self) -> str:
+        """The message without the name of the exception's class."""
+        return self.message.removeprefix(f"{self.kind}: ")
+
+    @property
+    def is_no_fault(self) -> bool:
+        """Whether the solution could not be built for lack of something on this machine."""
+        return self.building and self.about in ("capability", "storage")
 
 
 class CandidateTimeout(CandidateError):
@@ -96,16 +119,6 @@ class CandidateFailed(CandidateError):
         self.builder = builder
         self.building = stage in ("compile", "load")
 
-    @property
-    def reason(self) -> str:
-        """The message without the name of the exception's class."""
-        return self.message.removeprefix(f"{self.kind}: ")
-
-    @property
-    def is_no_fault(self) -> bool:
-        """Whether the solution could not be built for lack of something on this machine."""
-        return self.building and self.about in ("capability", "storage")
-
 
 class CandidateMisbehaved(CandidateError):
     """It broke the protocol; its process group has been killed."""
@@ -117,15 +130,12 @@ class Loaded:
 
     Attributes
     ----------
-    build_type : str
-        Kind of build, such as ``python``.
     destination_passing_style : bool
         Whether the built callable takes its outputs as arguments.
     seconds : float
         Wall time of the build as the judge saw it.
     """
 
-    build_type: str
     destination_passing_style: bool
     seconds: float
 
@@ -140,13 +150,10 @@ class Compiled:
         Name of the builder; empty if it is not known.
     fresh : bool
         Whether something was compiled; if not, it was there, or there is nothing to compile.
-    seconds : float
-        Wall time as the judge saw it.
     """
 
     builder: str
     fresh: bool
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -334,7 +341,7 @@ class Candidate(ABC):
         `load` may follow, for the same solution. Without an override nothing is done, and all of
         the work is left to `load`.
         """
-        return Compiled("", fresh=False, seconds=0.0)
+        return Compiled("", fresh=False)
 
     @abstractmethod
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
@@ -527,8 +534,6 @@ class Executor(ABC):
     device : str
         ``cpu``, ``cuda`` or ``cuda:N``.
     """
-
-    name: str = ""
 
     ahead: bool = False
     """Whether a process is there in milliseconds, so that the next one may be started meanwhile."""

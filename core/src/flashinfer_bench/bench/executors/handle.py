@@ -68,9 +68,7 @@ class ProcessHandle(ABC):
             poller = select.poll()
             if self.fileno() >= 0:
                 poller.register(self.fileno(), select.POLLIN)
-                poller.poll(deadline.poll_ms())
-            else:
-                poller.poll(deadline.poll_ms(_LOOK_S))
+            poller.poll(deadline.poll_ms(self.look_s))
         return True
 
     @property

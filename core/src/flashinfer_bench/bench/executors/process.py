@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Optional
+from secrets import randbelow
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, TypeVar
 
 from flashinfer_bench.bench.candidate.processes import freezer_of
 from flashinfer_bench.bench.executors.base import (
     Attachment,
+    Candidate,
+    CandidateCrashed,
     CandidateError,
+    CandidateFailed,
+    CandidateMisbehaved,
+    CandidateTimeout,
     Compiled,
     Confinement,
     Loaded,
     Release,
     Round,
+    Stage,
     TimedCall,
 )
-from flashinfer_bench.bench.executors.conversation import Conversation, new_token
 from flashinfer_bench.bench.executors.frozen import FrozenTree, why_not
-from flashinfer_bench.bench.executors.log import printable
-from flashinfer_bench.bench.executors.threads import (
-    cores_of,
-    keep_on,
-    thread_times,
-)
+from flashinfer_bench.bench.executors.handle import describe_exit
+from flashinfer_bench.bench.executors.log import LogPipe, printable
+from flashinfer_bench.bench.executors.threads import cores_of, keep_on, thread_times
 from flashinfer_bench.bench.memory import ADDRESSES, DONE, ENQUEUED, GO, MOST_OUTPUTS, SEEN
 from flashinfer_bench.bench.timing.base import collector_paused
 from flashinfer_bench.bench.transport import messages as wire
+from flashinfer_bench.bench.transport.channel import judge_end
 from flashinfer_bench.bench.transport.deadline import Deadline
-from flashinfer_bench.bench.transport.frames import PeerClosed
+from flashinfer_bench.bench.transport.frames import PeerClosed, TruncatedFrame, wait_ready
 from flashinfer_bench.bench.transport.values import describe, rebuild
 from flashinfer_bench.errors import ProtocolError, RunnerError
 from flashinfer_bench.tensors import span_of, tensor_from_span, to_torch_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from flashinfer_bench.bench.candidate.processes import Freezer
+    from flashinfer_bench.bench.executors.handle import Endpoints, ProcessHandle
     from flashinfer_bench.data import Definition, Solution
 
 # Outputs of a wrong shape are received, too, so that they can be looked at; up to this.
@@ -48,6 +56,10 @@ _SPARE_BYTES = 2**26
 # A tensor may be spread out, such as a column of a matrix; what lies between is read with it.
 _LONGEST_SPAN = 2**30
 _FREEZE_TIMEOUT_S = 10.0
+# How long a process may take to end after its connection has, before it is taken to be alive.
+_END_GRACE_S = 2.0
+# … after it has been killed. Tearing down a device context can take a while.
+_KILL_TIMEOUT_S = 10.0
 _ENDING_S = 1.0  # what a process may take that has been killed
 _LOOKS = 5000  # at a word, some 0.2 ms, until it is seen whether there is another answer
 _SPIN_S = 0.02
@@ -55,6 +67,7 @@ _SLEPT_SHARE = 0.001  # of what a long call has taken so far, is how late its en
 _MS, _NS_PER_MS = 1e3, 1e6
 _Times = tuple[float, float, float, float, float]
 """Milliseconds of a `TimedCall`: wall, secured, enqueued, woken, glance."""
+ReplyT = TypeVar("ReplyT", bound=wire.Message)
 _ATTACHED = -2  # number of the set whose axes are those of what is attached
 
 
@@ -67,27 +80,52 @@ class _Returned:
     places: list[Optional[wire.Place]]
     shown: list[list[Any]]
 
-    @property
-    def tensors(self) -> list[tuple[wire.TensorValue, Optional[wire.Place]]]:
-        return [
-            (value, place)
-            for value, place in zip(self.values, self.places, strict=True)
-            if isinstance(value, wire.TensorValue)
-        ]
 
+class ProcessCandidate(Candidate):
+    """A candidate at the other end of a channel.
 
-class ProcessCandidate(Conversation):
-    """A candidate at the other end of a channel; see `Conversation` for its parameters."""
+    Requests come from one thread at a time; `close` may be called from any.
 
-    def __init__(self, *process: Any, **options: Any) -> None:
-        super().__init__(*process, **options)
+    Parameters
+    ----------
+    process : ProcessHandle
+        The running process.
+    ends : Endpoints
+        The judge's ends of channel and log pipe are the candidate's from now on.
+    device : str
+        What it works on.
+    among : set of ProcessCandidate
+        It is one of these until it is closed.
+    """
+
+    def __init__(
+        self,
+        process: ProcessHandle,
+        ends: Endpoints,
+        *,
+        device: str,
+        among: set[ProcessCandidate],
+    ) -> None:
+        self.pid = process.pid
+        self._device = device
+        self._process = process
+        self._log = LogPipe(ends.log)
+        self._channel = judge_end(ends.channel, wait=self._wait)
+        self._lock = threading.RLock()
+        self._stage: Stage = "start"  # what it has been asked for last
+        self._usable = True
+        self._closed = False
+        # The process tree, if it has been stopped until the next request.
+        self._frozen: Optional[FrozenTree] = None
+        self._freezer: Optional[Freezer] = None
         self._definition: Optional[Definition] = None
         self._axes: dict[int, dict[str, int]] = {}
         self._returned: Optional[_Returned] = None
         self._memory = -1  # descriptor of the process's memory, if it can be read
         self._words: Optional[memoryview] = None
         self._has_gate = True
-        self._freezer: Optional[Freezer] = None
+        self._among = among
+        among.add(self)
 
     def await_ready(self, *, timeout_s: float) -> None:
         """Wait until the process takes requests; close it if it does not come to that.
@@ -112,22 +150,20 @@ class ProcessCandidate(Conversation):
         self, writable: Sequence[str], *, hidden: Sequence[str] = (), timeout_s: float
     ) -> Confinement:
         """Have the process give up what a solution does not need; see `Candidate.confine`."""
-        request = wire.Confine(new_token(), "auto", list(writable), list(hidden))
+        request = wire.Confine(new_token(), list(writable), list(hidden))
         with self._exchange("confine", timeout_s) as deadline:
-            reply = self._ask("confine", request, wire.Confined, deadline)
+            reply = self._ask(request, wire.Confined, deadline)
         missing = {printable(name): printable(why) for name, why in reply.missing.items()}
         return Confinement(tuple(map(printable, reply.applied)), missing)
 
     def compile(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Compiled:
         """Do the part of the build that other processes can use; see `Candidate.compile`."""
-        started = time.perf_counter()
         request = wire.Compile(
             new_token(), definition.model_dump_json(), solution.model_dump_json()
         )
         with self._exchange("compile", timeout_s) as deadline:
-            reply = self._ask("compile", request, wire.Compiled, deadline)
-        seconds = time.perf_counter() - started
-        return Compiled(printable(reply.builder), reply.fresh, seconds)
+            reply = self._ask(request, wire.Compiled, deadline)
+        return Compiled(printable(reply.builder), reply.fresh)
 
     def load(self, definition: Definition, solution: Solution, *, timeout_s: float) -> Loaded:
         """Build `solution` for `definition` in the process; see `Candidate.load`."""
@@ -138,9 +174,8 @@ class ProcessCandidate(Conversation):
         request = wire.Load(new_token(), definition.model_dump_json(), solution.model_dump_json())
         with self._exchange("load", timeout_s) as deadline:
             self._look_at_memory()
-            reply = self._ask("load", request, wire.Loaded, deadline)
-        seconds = time.perf_counter() - started
-        return Loaded(printable(reply.build_type), reply.destination_passing_style, seconds)
+            reply = self._ask(request, wire.Loaded, deadline)
+        return Loaded(reply.destination_passing_style, time.perf_counter() - started)
 
     def put_inputs(
         self,
@@ -155,7 +190,7 @@ class ProcessCandidate(Conversation):
         records, blobs = [record for record, _ in described], [blob for _, blob in described]
         request = wire.PutInputs(new_token(), slot, records, dict(axes))
         with self._exchange("inputs", timeout_s) as deadline:
-            self._ask("inputs", request, wire.Done, deadline, blobs)
+            self._ask(request, wire.Done, deadline, blobs)
         self._axes[slot] = dict(axes)
 
     def call(self, slot: int, *, timeout_s: float) -> list[Any]:
@@ -163,7 +198,7 @@ class ProcessCandidate(Conversation):
         budget = self._output_budget(slot)
         request = wire.Call(new_token(), slot, budget)
         with self._exchange("call", timeout_s) as deadline:
-            reply = self._ask("call", request, wire.Outputs, deadline)
+            reply = self._ask(request, wire.Outputs, deadline)
             return self._channel.receive_values(reply.values, deadline, budget=budget)
 
     def attach(self, attachment: Attachment, *, timeout_s: float) -> None:
@@ -177,7 +212,7 @@ class ProcessCandidate(Conversation):
         with self._exchange("inputs", timeout_s) as deadline:
             self._channel.send(request, deadline)
             self._channel.send_descriptors([page.descriptor, room.descriptor], deadline)
-            self._expect("inputs", request, wire.Done, self._channel.receive(deadline))
+            self._expect(request, wire.Done, self._channel.receive(deadline))
         self._words = page.words
         self._axes[_ATTACHED] = dict(attachment.axes)
 
@@ -210,12 +245,12 @@ class ProcessCandidate(Conversation):
                 took = self._released(request.go, release, deadline)
             payload = self._channel.receive(deadline)
             whole_ms = (time.perf_counter() - began) * _MS
-            reply = self._expect("time", request, wire.Fired, payload)
+            reply = self._expect(request, wire.Fired, payload)
             if attached and took is None:
                 raise ProtocolError("it reported a call not answered in the shared page")
             if len(reply.places) != len(reply.values):
                 raise ProtocolError(f"{len(reply.places)} places for {len(reply.values)} outputs")
-            shown = list(map(_without_elements, reply.values))
+            shown = [rebuild(value, None) for value in reply.values]
         number = _ATTACHED if attached else slot
         self._returned = _Returned(number, reply.values, reply.places, [shown])
         notes = tuple(map(printable, reply.notes))
@@ -266,13 +301,13 @@ class ProcessCandidate(Conversation):
                     release.after()
             words[GO] = go  # whatever it has said: something may be behind the gate
             payload = self._channel.receive(deadline)
-            reply = self._expect("time", request, wire.RoundFired, payload)
+            reply = self._expect(request, wire.RoundFired, payload)
             if took is None:
                 raise ProtocolError("it reported calls not answered in the shared page")
             counts = len(reply.samples_ms), len(reply.values)
             if counts != (len(calls.slots), len(calls.slots)):
                 raise ProtocolError(f"{counts} samples and results for {len(calls.slots)} calls")
-            shown = [list(map(_without_elements, values)) for values in reply.values]
+            shown = [[rebuild(value, None) for value in values] for values in reply.values]
         self._returned = _Returned(_ATTACHED, reply.values[-1], [], shown)
         # Of calls that were not enqueued in time, this would be part of what the judge has seen.
         host_ms = words[ENQUEUED] / _NS_PER_MS / len(shown) if enqueued else 0.0
@@ -407,15 +442,16 @@ class ProcessCandidate(Conversation):
             told = returned is not None and len(returned.places) == len(returned.values)
             if returned is None or self._memory < 0 or not told:
                 return self._ask_for_outputs(call, budget, deadline)
-            if all(place is not None for _, place in returned.tensors):
-                return self._read(returned, budget, deadline)
-            # What has no address on the CPU cannot be sent either: the process says why.
-            self._ask_for_outputs(call, budget, deadline)
-            raise ProtocolError("it sent a tensor whose address it had not reported")
+            for value, place in zip(returned.values, returned.places, strict=True):
+                if isinstance(value, wire.TensorValue) and place is None:
+                    # What has no address on the CPU cannot be sent either: the process says why.
+                    self._ask_for_outputs(call, budget, deadline)
+                    raise ProtocolError("it sent a tensor whose address it had not reported")
+            return self._read(returned, budget, deadline)
 
     def _ask_for_outputs(self, call: int, budget: int, deadline: Deadline) -> list[Any]:
         request = wire.Collect(new_token(), budget, call)
-        reply = self._ask("time", request, wire.Outputs, deadline)
+        reply = self._ask(request, wire.Outputs, deadline)
         return self._channel.receive_values(reply.values, deadline, budget=budget)
 
     def _read(self, returned: _Returned, budget: int, deadline: Deadline) -> list[Any]:
@@ -482,42 +518,169 @@ class ProcessCandidate(Conversation):
             return
         self._freezer = freezer_of(self.pid)
 
-    def _release(self) -> None:
-        file, self._memory = self._memory, -1
-        if file >= 0:
-            os.close(file)
-        self._freezer = None
-        super()._release()
-
     def _output_budget(self, slot: int) -> int:
         """Return how many bytes of outputs to take: what is declared, and room for mistakes."""
         axes = self._axes.get(slot)
         if self._definition is None or axes is None:
             return _SPARE_BYTES  # there will be none
-        return _declared_bytes(self._definition, axes)
-
-
-def _declared_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
-    sizes = (
-        prod(shape or ()) * to_torch_dtype(spec.dtype).itemsize
-        for shape, spec in zip(
-            definition.get_output_shapes(dict(axes)), definition.outputs.values(), strict=True
+        shapes, specs = self._definition.get_output_shapes(axes), self._definition.outputs.values()
+        sizes = (
+            prod(shape or ()) * to_torch_dtype(spec.dtype).itemsize
+            for shape, spec in zip(shapes, specs, strict=True)
         )
-    )
-    return 2 * sum(sizes) + _SPARE_BYTES
+        return 2 * sum(sizes) + _SPARE_BYTES
+
+    def log(self) -> str:
+        """Return what the process has printed so far; see `Candidate.log`."""
+        with self._lock:
+            self._log.drain()
+            return self._log.text()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can take another request."""
+        return self._usable and not self._closed and not self._process.ended()
+
+    def close(self) -> None:
+        """Kill the whole process group; idempotent, never raises."""
+        if self._closed:
+            return
+        # A request in another thread ends when the process does, and lets go of the lock.
+        if not self._lock.acquire(blocking=False):
+            self._process.kill()
+            self._lock.acquire()
+        try:
+            if not self._closed:
+                self._close()
+        finally:
+            self._lock.release()
+
+    def _close(self) -> None:
+        self._closed = True
+        try:
+            self._kill()
+        finally:  # also when Ctrl-C comes in the middle of it
+            self._release()
+
+    def _release(self) -> None:
+        file, self._memory = self._memory, -1
+        if file >= 0:
+            os.close(file)
+        self._freezer = None
+        self._log.drain()
+        self._log.close()
+        self._channel.close()
+        self._process.close()
+        self._among.discard(self)
+
+    def _kill(self) -> None:
+        self._usable = False
+        self._process.kill()
+        self._process.wait(Deadline(_KILL_TIMEOUT_S))
+        self._thaw()
+
+    def _thaw(self) -> None:
+        frozen, self._frozen = self._frozen, None
+        if frozen is not None:
+            frozen.thaw()
+
+    @contextmanager
+    def _exchange(self, stage: Stage, timeout_s: float) -> Iterator[Deadline]:
+        """Hold the conversation for one request; what goes wrong becomes a `CandidateError`."""
+        with self._lock:
+            self._stage = stage
+            if not self.alive:
+                raise self._crash()
+            self._thaw()
+            deadline = Deadline(timeout_s)
+            try:
+                yield deadline
+            except CandidateFailed:
+                raise
+            except TimeoutError:
+                self._kill()
+                limit = f"{timeout_s:g} s"
+                raise CandidateTimeout(f"no answer within {limit}; killed", stage=stage) from None
+            except (PeerClosed, TruncatedFrame) as error:
+                self._on_disconnect(error)
+            except ProtocolError as error:
+                self._kill()
+                raise CandidateMisbehaved(printable(error.message), stage=stage) from error
+            except BaseException:
+                # Ctrl-C, for one: what the process sends next belongs to this request.
+                self._usable = False
+                raise
+
+    def _on_disconnect(self, error: Exception) -> NoReturn:
+        self._usable = False
+        if self._process.wait(Deadline(_END_GRACE_S)):
+            raise self._crash() from error
+        self._kill()
+        raise CandidateMisbehaved("it closed its channel; killed", stage=self._stage) from error
+
+    def _crash(self) -> CandidateCrashed:
+        code = self._process.exit_code
+        if code is None and not self._process.ended():
+            what = "cannot be used after an earlier failure"
+        else:
+            what = describe_exit(code)
+        return CandidateCrashed(f"the worker {what}", stage=self._stage, exit_code=code)
+
+    def _ask(
+        self,
+        request: wire.Message,
+        expected: type[ReplyT],
+        deadline: Deadline,
+        blobs: Sequence[Optional[memoryview]] = (),
+    ) -> ReplyT:
+        self._channel.send(request, deadline, blobs)
+        return self._expect(request, expected, self._channel.receive(deadline))
+
+    def _expect(self, request: wire.Message, expected: type[ReplyT], reply: wire.Message) -> ReplyT:
+        if reply.token != request.token:
+            raise ProtocolError("it answered another request")
+        if isinstance(reply, wire.Failed):
+            self._usable = not reply.fatal
+            kind, message, trace = map(printable, (reply.kind, reply.message, reply.traceback))
+            text = f"{kind}: {message}" if message else kind
+            raise CandidateFailed(
+                text,
+                stage=self._stage,
+                kind=kind,
+                traceback=trace,
+                about=reply.about,
+                builder=printable(reply.builder),
+            )
+        if not isinstance(reply, expected):
+            raise ProtocolError(f"got {type(reply).__name__} instead of {expected.__name__}")
+        return reply
+
+    def _wait(self, fd: int, events: int, deadline: Deadline) -> None:
+        """Wait for the channel, read the log meanwhile, and notice when the process ends."""
+        while True:
+            poller = select.poll()
+            poller.register(fd, events)
+            for other in (self._log.fileno(), self._process.fileno()):
+                if other >= 0:
+                    poller.register(other, select.POLLIN)
+            ready = {found for found, _ in poller.poll(deadline.poll_ms(self._process.look_s))}
+            if fd in ready:  # first: the judge's clock may run
+                return
+            if self._log.fileno() in ready:
+                self._log.drain()
+            if self._process.ended():
+                try:
+                    wait_ready(fd, events, Deadline(0))  # it may have sent something before
+                except TimeoutError:
+                    raise PeerClosed("the process has ended") from None
+                return
+            if deadline.expired:
+                raise TimeoutError
 
 
-def _without_elements(value: wire.Value) -> Any:
-    """Return what is told of an output: a scalar, or a tensor on device meta.
-
-    Raises
-    ------
-    ProtocolError
-        If it makes no sense.
-    """
-    if isinstance(value, wire.TensorValue):
-        value = wire.TensorValue(value.dtype, value.shape, value.nbytes, omitted=True)
-    return rebuild(value, None)
+def new_token() -> int:
+    """Return a number by which the answer to a request is known."""
+    return randbelow(2**53)
 
 
 def _read_value(

@@ -91,13 +91,10 @@ class SpawnExecutor(Executor):
         How long a candidate may take to import torch and the plugins.
     """
 
-    name = "spawn"
-
     def __init__(self, device: str, *, spawn_timeout_s: float = 300.0) -> None:
         super().__init__(device)
         self._spawn_timeout_s = spawn_timeout_s
         self._candidates: set[ProcessCandidate] = set()
-        self._lock = threading.Lock()
         self._closed = False
 
     def start(self) -> None:
@@ -120,9 +117,19 @@ class SpawnExecutor(Executor):
     def _start(self, role: tuple[str, ...]) -> ProcessCandidate:
         self._require_open()
         ends = Endpoints.open(socket.SOCK_STREAM)
+        fds = ends.their_channel.fileno(), ends.their_leash.fileno()
         folder = Path(tempfile.mkdtemp(prefix="fib-candidate-"))
         try:
-            process = self._launch(ends, folder, role)
+            process = subprocess.Popen(
+                launch.command(_MODULE, *fds, self.device, *role),
+                stdin=subprocess.DEVNULL,
+                stdout=ends.their_log,
+                stderr=ends.their_log,
+                cwd=folder,
+                env=launch.environment(folder, self.device),
+                pass_fds=fds,
+                start_new_session=True,
+            )
         except BaseException:
             ends.close_ours()
             remove_folder(folder)
@@ -130,14 +137,10 @@ class SpawnExecutor(Executor):
         finally:
             ends.close_theirs()
         handle = SpawnedProcess(process, ends.leash, folder)
-        candidate = ProcessCandidate(
-            handle,
-            ends.channel,
-            ends.log,
-            device=self.device,
-            on_close=self._candidates.discard,
-        )
-        self._enrol(candidate)
+        candidate = ProcessCandidate(handle, ends, device=self.device, among=self._candidates)
+        if self._closed:  # `close` may not have seen it
+            candidate.close()
+        self._require_open()
         candidate.await_ready(timeout_s=self._spawn_timeout_s)
         return candidate
 
@@ -145,34 +148,8 @@ class SpawnExecutor(Executor):
         if self._closed:
             raise RunnerError("the executor has been closed")
 
-    def _enrol(self, candidate: ProcessCandidate) -> None:
-        """Have `close` end the candidate; end it here if `close` has come in between."""
-        with self._lock:
-            if not self._closed:
-                self._candidates.add(candidate)
-                return
-        candidate.close()
-        self._require_open()
-
-    def _launch(
-        self, ends: Endpoints, folder: Path, role: tuple[str, ...]
-    ) -> subprocess.Popen[bytes]:
-        fds = ends.their_channel.fileno(), ends.their_leash.fileno()
-        return subprocess.Popen(
-            launch.command(_MODULE, *fds, self.device, *role),
-            stdin=subprocess.DEVNULL,
-            stdout=ends.their_log,
-            stderr=ends.their_log,
-            cwd=folder,
-            env=launch.environment(folder, self.device),
-            pass_fds=fds,
-            start_new_session=True,
-        )
-
     def close(self) -> None:
         """End every candidate; see `Executor.close`."""
-        with self._lock:
-            self._closed = True
-            candidates = list(self._candidates)
-        for candidate in candidates:
+        self._closed = True
+        for candidate in list(self._candidates):
             candidate.close()

@@ -5,12 +5,7 @@ from __future__ import annotations
 import select
 from typing import TYPE_CHECKING, Any, Optional
 
-from flashinfer_bench.bench.transport.frames import (
-    FrameKind,
-    FrameStream,
-    Waiter,
-    wait_ready,
-)
+from flashinfer_bench.bench.transport.frames import FrameKind, FrameStream, Waiter, wait_ready
 from flashinfer_bench.bench.transport.messages import (
     REPLIES,
     REQUESTS,
@@ -30,7 +25,7 @@ if TYPE_CHECKING:
     from flashinfer_bench.bench.transport.deadline import Deadline
 
 
-class Channel:
+class Channel(FrameStream):
     """One end of a conversation; used by one thread at a time.
 
     Parameters
@@ -44,16 +39,8 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, incoming: Codec, *, wait: Waiter = wait_ready) -> None:
-        self._stream = FrameStream(sock, wait=wait)
+        super().__init__(sock, wait=wait)
         self._incoming = incoming
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor, -1 once closed."""
-        return self._stream.fileno()
-
-    def close(self) -> None:
-        """Close the connection; idempotent."""
-        self._stream.close()
 
     def send(
         self, message: Message, deadline: Deadline, blobs: Sequence[Optional[memoryview]] = ()
@@ -67,10 +54,10 @@ class Channel:
         TimeoutError
             At the deadline.
         """
-        self._stream.send(FrameKind.CONTROL, encode(message), deadline)
+        self.send_frame(FrameKind.CONTROL, encode(message), deadline)
         for blob in blobs:
             if blob is not None:
-                self._stream.send(FrameKind.BLOB, blob, deadline)
+                self.send_frame(FrameKind.BLOB, blob, deadline)
 
     def receive(self, deadline: Deadline) -> Message:
         """Receive one message.
@@ -84,22 +71,14 @@ class Channel:
         TimeoutError
             At the deadline.
         """
-        payload = self._stream.receive(limit=self._incoming.limit, deadline=deadline)
+        payload = self.receive_frame(limit=self._incoming.limit, deadline=deadline)
         return self._incoming.decode(payload)
-
-    def send_descriptors(self, descriptors: Sequence[int], deadline: Deadline) -> None:
-        """Send open files after the message that announces them; as `send`."""
-        self._stream.send_descriptors(descriptors, deadline)
 
     def is_readable(self) -> bool:
         """Return whether something has come, or the connection has ended."""
         poller = select.poll()
         poller.register(self.fileno(), select.POLLIN)
         return bool(poller.poll(0))
-
-    def receive_descriptors(self, count: int, deadline: Deadline) -> list[int]:
-        """Receive the open files that the last message announced; as `receive`."""
-        return self._stream.receive_descriptors(count, deadline)
 
     def receive_values(
         self, records: Sequence[Value], deadline: Deadline, *, budget: Optional[int] = None
@@ -141,7 +120,7 @@ class Channel:
             nbytes = _blob_size(record)
             if nbytes is not None:
                 data = buffer_of(nbytes)
-                self._stream.receive_into(data, deadline)
+                self.receive_into(data, deadline)
             values.append(rebuild(record, data))
         return values
 

@@ -2,8 +2,8 @@
 
 All sockets are of the type that keeps packets apart, so each packet is one message.
 
-*Control socket*, one per server. The server sends `ServerReady` once; the executor sends
-`SpawnRequest`, each with three descriptors: the candidate's end of its channel, the writing end of
+*Control socket*, one per server. The server sends `ServerReady` once; the executor sends `SPAWN`
+for each candidate, with three descriptors: the candidate's end of its channel, the writing end of
 its log pipe, and the server's end of a **leash**. When the control socket closes, the server kills
 everything and ends.
 
@@ -23,31 +23,12 @@ from flashinfer_bench.errors import ProtocolError, RunnerError
 
 MAX_PACKET_BYTES = 64 * 2**10
 KILL = b"kill"
+SPAWN = b"spawn"
 SPAWN_DESCRIPTORS = 3
 
 
 class ServerReady(Record):
-    """The fork server has imported everything.
-
-    Attributes
-    ----------
-    pid : int
-        Its process.
-    """
-
-    pid: int
-
-
-class SpawnRequest(Record):
-    """Fork a candidate.
-
-    Attributes
-    ----------
-    device : str
-        What it will work on.
-    """
-
-    device: str
+    """The fork server has imported everything."""
 
 
 class Started(Record):
@@ -68,7 +49,7 @@ class Exited(Record):
     code: int
 
 
-Packet = Union[ServerReady, SpawnRequest, Started, Refused, Exited]
+Packet = Union[ServerReady, Started, Refused, Exited]
 PacketT = TypeVar("PacketT", bound=Record)
 
 _DECODER: msgspec.json.Decoder[Packet] = msgspec.json.Decoder(Packet)
@@ -100,7 +81,7 @@ def unpack(data: bytes, expected: type[PacketT]) -> PacketT:
         packet = _DECODER.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ProtocolError(f"an invalid packet: {error}") from error
-    if isinstance(packet, Refused) and expected is not Refused:
+    if isinstance(packet, Refused):
         raise RunnerError(packet.reason)
     if not isinstance(packet, expected):
         kind = type(packet).__name__

@@ -123,7 +123,7 @@ class FrameStream:
         """Close the socket; idempotent."""
         self._sock.close()
 
-    def send(self, kind: FrameKind, payload: bytes | memoryview, deadline: Deadline) -> None:
+    def send_frame(self, kind: FrameKind, payload: bytes | memoryview, deadline: Deadline) -> None:
         """Send one frame.
 
         Parameters
@@ -143,20 +143,17 @@ class FrameStream:
             At the deadline.
         """
         body = flat(payload)
-        parts = [memoryview(header_of(kind, body.nbytes)), body]
-        self.send_raw([part for part in parts if part.nbytes], deadline)
-
-    def send_raw(self, parts: list[memoryview], deadline: Deadline) -> None:
-        """Send bytes that are frames already, from buffers that are not empty; as `send`."""
+        parts = [part for part in (memoryview(header_of(kind, body.nbytes)), body) if part.nbytes]
         while parts:
-            sent = self._send_some(parts, deadline)
+            send = partial(self._sock.sendmsg, parts)
+            sent = self._when_ready(send, select.POLLOUT, deadline)
             while parts and sent >= parts[0].nbytes:
                 sent -= parts.pop(0).nbytes
             if parts:
                 parts[0] = parts[0][sent:]
                 _check(deadline)
 
-    def receive(self, *, limit: int, deadline: Deadline) -> bytearray:
+    def receive_frame(self, *, limit: int, deadline: Deadline) -> bytearray:
         """Receive the payload of one control frame.
 
         Parameters
@@ -220,7 +217,8 @@ class FrameStream:
     def _fill(self, view: memoryview, deadline: Deadline, *, at_boundary: bool = False) -> None:
         filled = 0
         while filled < view.nbytes:
-            count = self._receive_some(view[filled:], deadline)
+            receive = partial(self._sock.recv_into, view[filled:])
+            count = self._when_ready(receive, select.POLLIN, deadline)
             if count == 0:
                 if at_boundary and filled == 0:
                     raise PeerClosed("the other side closed the connection")
@@ -229,19 +227,13 @@ class FrameStream:
             if filled < view.nbytes:
                 _check(deadline)
 
-    def _receive_some(self, view: memoryview, deadline: Deadline) -> int:
-        return self._when_ready(lambda: self._sock.recv_into(view), select.POLLIN, deadline)
-
-    def _send_some(self, parts: list[memoryview], deadline: Deadline) -> int:
-        return self._when_ready(lambda: self._sock.sendmsg(parts), select.POLLOUT, deadline)
-
     def send_descriptors(self, descriptors: Sequence[int], deadline: Deadline) -> None:
-        """Send open files; the other side asks for so many. As `send`."""
+        """Send open files after the message that announces them; as `send_frame`."""
         send = partial(socket.send_fds, self._sock, [b"D"], descriptors)
         self._when_ready(send, select.POLLOUT, deadline)
 
     def receive_descriptors(self, count: int, deadline: Deadline) -> list[int]:
-        """Receive open files, which the caller closes; as `receive`.
+        """Receive the open files that were announced, which the caller closes; as `receive_frame`.
 
         Raises
         ------

@@ -108,15 +108,12 @@ class Confine(Message):
 
     Attributes
     ----------
-    level : str
-        ``auto``: as far as this system allows.
     writable : list of str
         Folders that stay writable besides the process's own.
     hidden : list of str
         Folders that are empty for the process.
     """
 
-    level: Literal["auto"]
     writable: Annotated[list[Path], Meta(max_length=256)]
     hidden: Annotated[list[Path], Meta(max_length=256)]
 
@@ -311,13 +308,10 @@ class Loaded(Message):
 
     Attributes
     ----------
-    build_type : str
-        Kind of build.
     destination_passing_style : bool
         Whether the callable takes its outputs as arguments.
     """
 
-    build_type: Name
     destination_passing_style: bool
 
 

@@ -58,17 +58,13 @@ def describe(value: Any, budget: Optional[int] = None) -> tuple[Value, Optional[
         return IntValue(int(value)), None
     if isinstance(value, float):
         return FloatValue(float.hex(value)), None
-    return _describe_tensor(value, budget)
-
-
-def _describe_tensor(
-    value: torch.Tensor, budget: Optional[int]
-) -> tuple[TensorValue, Optional[memoryview]]:
     if not _is_plain_type(value):
         # A subclass could compute its elements when they are read, outside of any timed region.
         raise TypeError(f"expected a tensor or a number, not {type(value).__name__}")
-    if budget is not None and value.numel() * value.element_size() > budget:
-        return _omitted(value), None
+    nbytes = value.numel() * value.element_size()
+    if budget is not None and nbytes > budget:
+        omitted = TensorValue(dtype_name(value.dtype), list(value.shape), nbytes, omitted=True)
+        return omitted, None
     dtype, shape, data = tensor_to_bytes(value)
     return TensorValue(dtype, list(shape), data.nbytes), data
 
@@ -88,11 +84,6 @@ def _is_plain_type(value: Any) -> bool:
     tensor, parameter = plain_types()
     kind = type(value)
     return kind is tensor or kind is parameter  # its metaclass may say that it equals them
-
-
-def _omitted(value: torch.Tensor) -> TensorValue:
-    nbytes = value.numel() * value.element_size()
-    return TensorValue(dtype_name(value.dtype), list(value.shape), nbytes, omitted=True)
 
 
 def plain(value: Any) -> Any:
@@ -147,12 +138,13 @@ def rebuild(record: Value, data: Optional[memoryview]) -> Any:
     record : Value
         As received; may come from an untrusted process.
     data : memoryview or None
-        The blob, for a tensor that is not omitted; shared with the tensor where it is aligned.
+        The blob of a tensor, shared with it where it is aligned.
 
     Returns
     -------
     torch.Tensor, bool, int or float
-        An omitted tensor is on the device ``meta``: it has a shape and a type but no elements.
+        A tensor that is omitted, or of which there is no blob, is on the device ``meta``: it has a
+        shape and a type but no elements.
 
     Raises
     ------
@@ -160,9 +152,9 @@ def rebuild(record: Value, data: Optional[memoryview]) -> Any:
         If the record makes no sense.
     """
     if isinstance(record, TensorValue):
-        if record.omitted:
+        if record.omitted or data is None:
             return _without_data(record)
-        return tensor_from_bytes(record.dtype, record.shape, data if data is not None else b"")
+        return tensor_from_bytes(record.dtype, record.shape, data)
     if isinstance(record, FloatValue):
         return _float(record.text)
     return record.value

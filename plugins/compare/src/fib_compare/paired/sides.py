@@ -14,7 +14,7 @@ from fib_judge.reference import more_checks
 from fib_judge.timed import Course, TimedCheck, WrongTimedCall
 from flashinfer_bench.bench.calls import find_impossible
 from flashinfer_bench.bench.evaluation import build, check_all
-from flashinfer_bench.bench.executors.base import CandidateError, CandidateFailed
+from flashinfer_bench.bench.executors.base import CandidateError
 from flashinfer_bench.bench.measurement import ReferenceFailed
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def blamed_on(role: Role) -> Iterator[None]:
     try:
         yield
     except CandidateError as error:
-        no_fault = isinstance(error, CandidateFailed) and error.is_no_fault
-        kind: ObstacleKind = "unavailable" if no_fault else "failed"
+        kind: ObstacleKind = "unavailable" if error.is_no_fault else "failed"
         raise CannotCompare(role, kind, f"{error.stage}: {error.message}") from error
     except WrongTimedCall as wrong:
         raise CannotCompare(role, "wrong", str(wrong)) from wrong
