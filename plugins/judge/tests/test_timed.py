@@ -32,7 +32,7 @@ MEASURED = Ceilings("cpu", "A CPU")
 
 @pytest.fixture
 def judge(judging):
-    """Evaluate a solution, given as source, with 2 x (1 + 20) calls; which are compared is fixed."""
+    """Evaluate a solution, given as source, with 2 x (1 + 20) calls; the same are compared."""
     return judging(n=200, reference=HONEST, config={"iterations": 20}, timed_seed=0)
 
 
