@@ -90,12 +90,8 @@ def environment(words, **env):
 
 def complete(words, **env):
     """Return what a new process offers, which imports no torch."""
-    done = subprocess.run(
-        command("-X", "importtime"),
-        capture_output=True,
-        text=True,
-        env=environment(words, **env),
-    )
+    pipes = {"capture_output": True, "text": True}
+    done = subprocess.run(command("-X", "importtime"), env=environment(words, **env), **pipes)
     said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert said == []
     assert "| torch" not in done.stderr
