@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import compileall
+import gc
 import importlib.util
 import logging
 import os
@@ -26,6 +27,9 @@ from fib_tests import forked, profiles  # noqa: E402 - its assertions are to be 
 from flashinfer_bench.bench.executors import fork  # noqa: E402
 
 profiles.load()
+
+# What collecting makes stays to the end: no collector of garbage need look through it, ever.
+gc.disable()
 
 ROOT = Path(__file__).parent
 
@@ -62,6 +66,12 @@ def pytest_configure() -> None:
         # Else each of many processes would compile the package anew.
         for folder in (ROOT / "core" / "src", *ROOT.glob("plugins/*/src")):
             compileall.compile_dir(folder, quiet=1)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but not what is there now."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -37,12 +37,7 @@ BEHAVIOUR = {
     "good": ("def run(x):\n    return x + x", "PASSED", False, ""),
     "in_a_tuple": ("def run(x):\n    return (x * 2,)", "PASSED", False, ""),
     "by_name": ("def run(x):\n    return {'y': x * 2}", "PASSED", False, ""),
-    "transposed_memory": (
-        "def run(x):\n    return (x * 2).t().contiguous().t()",
-        "PASSED",
-        False,
-        "",
-    ),
+    "transposed": ("def run(x):\n    return (x * 2).t().contiguous().t()", "PASSED", False, ""),
     "talks": ("print('hello')\ndef run(x):\n    return x * 2", "PASSED", False, "hello"),
     "wrong": ("def run(x):\n    return x * 3", "INCORRECT_NUMERICAL", False, "first at"),
     "not_a_number": (

@@ -10,6 +10,7 @@ import sys
 import pytest
 import typer
 
+from fib_tests import forked
 from flashinfer_bench.cli.commands import LazyCommand, _add, as_command
 from flashinfer_bench.cli.completion import add_completion
 from flashinfer_bench.cli.main import app
@@ -75,24 +76,32 @@ def test_whatever_has_a_closed_set_is_completed():
     assert set(without) <= OPEN_ONES
 
 
-def complete(words, **env):
-    line = f"fib {words}"
-    env |= {
-        "_FIB_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split(" ")) - 1),
-    }
+def command(*options):
     code = "from typer.main import get_command; from flashinfer_bench.cli.main import app; "
     code += "get_command(app).main(prog_name='fib')"
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **env},
-    )
+    return [sys.executable, *options, "-c", code]
+
+
+def environment(words, **env):
+    line = f"fib {words}"
+    asked = {"_FIB_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    return {**os.environ, **asked, "COMP_CWORD": str(len(line.split(" ")) - 1), **env}
+
+
+def complete(words, **env):
+    """Return what a new process offers, which imports no torch."""
+    pipes = {"capture_output": True, "text": True}
+    done = subprocess.run(command("-X", "importtime"), env=environment(words, **env), **pipes)
     said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert said == []
     assert "| torch" not in done.stderr
+    return done.stdout.split()
+
+
+def offered(words):
+    """Return what is offered, without the time that an interpreter takes to start."""
+    done = forked.run(command(), env=environment(words))
+    assert done.stderr == ""
     return done.stdout.split()
 
 
@@ -122,24 +131,24 @@ def test_commands():
     ],
 )
 def test_allowed_values_and_what_is_registered(words, names):
-    assert sorted(complete(words)) == names
+    assert sorted(offered(words)) == names
 
 
 def test_names_in_the_dataset(maker):
     maker.sound()
     maker.definition("dot")
     root = maker.root
-    assert complete(f"run --local {root} --definitions d") == ["dot", "double"]
-    assert complete(f"run {root} --definitions dot d") == ["dot", "double"]
-    assert complete(f"run {root} --definitions dot --c") == ["--cache", "--config"]
-    assert complete(f"run --local {root} --solution al") == ["alice_double"]
-    assert complete(f"run --local {root} --author al") == ["alice"]
-    assert complete(f"run --local {root} --op-type o") == ["op"]
-    uuids = complete(f"run --local {root} --definition double --workload ")
+    assert offered(f"run --local {root} --definitions d") == ["dot", "double"]
+    assert offered(f"run {root} --definitions dot d") == ["dot", "double"]
+    assert offered(f"run {root} --definitions dot --c") == ["--cache", "--config"]
+    assert offered(f"run --local {root} --solution al") == ["alice_double"]
+    assert offered(f"run --local {root} --author al") == ["alice"]
+    assert offered(f"run --local {root} --op-type o") == ["op"]
+    uuids = offered(f"run --local {root} --definition double --workload ")
     lines = (root / "workloads/op/double.jsonl").read_text().splitlines()
     assert uuids == sorted(json.loads(line)["workload"]["uuid"] for line in lines)
-    assert complete(f"run --local {root} --definition dot --workload ") == []
-    assert complete(f"run --local {root}/nowhere --definitions d") == []
+    assert offered(f"run --local {root} --definition dot --workload ") == []
+    assert offered(f"run --local {root}/nowhere --definitions d") == []
 
 
 @pytest.mark.parametrize("strict", ["0", "1"])

@@ -32,11 +32,11 @@ MEASURED = Ceilings("cpu", "A CPU")
 
 @pytest.fixture
 def judge(judging):
-    """Evaluate a solution, given as source, with 2 x (1 + 20) calls by default."""
-    return judging(n=200, reference=HONEST, config={"iterations": 20})
+    """Evaluate a solution, given as source, with 2 x (1 + 20) calls; the same are compared."""
+    return judging(n=200, reference=HONEST, config={"iterations": 20}, timed_seed=0)
 
 
-# Right in both trials, wrong in half of all timed calls: once in 100,000 runs none of them is seen.
+# Right in both trials, wrong in half of all timed calls.
 CHEATS = {
     "wrong after many calls": """
 n = [0]
@@ -81,13 +81,12 @@ class TestOutputs:
         assert "integrity: outputs: timed call" in evaluation.log
 
     def test_work_that_is_left_undone_in_every_other_call(self, judge):
-        """Sixteen checks miss it once in 65,536 times."""
         source = (
             "import random\nn = [0]\nd = random.Random({seed})\ndef run(x):\n    n[0] += 1\n"
             "    return x * 2 if n[0] < 3 or d.random() > {share} else x"
         )
-        found = [judge(source.format(seed=seed, share=0.5)).status for seed in range(8)]
-        assert found.count("INCORRECT_NUMERICAL") == 8
+        found = {judge(source.format(seed=seed, share=0.5)).status for seed in range(8)}
+        assert found == {"INCORRECT_NUMERICAL"}
 
     def test_wrong_in_a_later_process(self, judge, monkeypatch):
         monkeypatch.setattr(builtins, "fib_test_loads", [], raising=False)
@@ -113,8 +112,8 @@ def run(x):
         last[0] = x * 2
     return last[0]
 """
-        found = [judge(source).status for _ in range(6)]
-        assert found.count("INCORRECT_NUMERICAL") >= 5
+        found = {judge(source, timed_seed=seed).status for seed in range(6)}
+        assert found == {"INCORRECT_NUMERICAL"}
 
 
 CHANGES = {

@@ -26,16 +26,16 @@ def run(x, y):
 
 @pytest.fixture
 def compare(session_with_rounds, definition_of, solution_of, settings):
-    """``compare(baseline, candidate)``: compare two sources."""
+    """``compare(baseline, candidate, **wanted)``: compare two sources."""
 
-    def run(baseline, candidate):
+    def run(baseline, candidate, **wanted):
         inputs = {name: {"type": "random"} for name in "xy"}
         workload = Workload(axes={"n": 1000}, inputs=inputs, uuid="w")
         both = solution_of(baseline), solution_of(candidate)
         contest = Contest(definition_of(), workload, *both)
         held = session_with_rounds(profile_baseline=False)
-        wanted = CompareSettings(max_seconds=20.0)
-        return ContestRun(held, contest, DefaultEvaluator(), settings(), wanted).run()
+        limits = CompareSettings(**{"max_seconds": 20.0, **wanted})
+        return ContestRun(held, contest, DefaultEvaluator(), settings(), limits).run()
 
     return run
 
@@ -62,7 +62,8 @@ def test_calls_made_alone_have_values_of_their_own(compare, monkeypatch):
 
     monkeypatch.setattr(CheckSupply, "take", note)
     monkeypatch.setattr("fib_compare.paired.sides._TIME_SHARE", -1.0)
-    compare(SPIN.format(seconds=0.0001), SPIN.format(seconds=0.0001))
+    # Of effects so large a few launches tell that there is none.
+    compare(SPIN.format(seconds=0.0001), SPIN.format(seconds=0.0001), min_effect=0.9)
     assert len(seen) > 1
     assert all(len(set(numbers)) == len(numbers) for numbers in seen)
 
@@ -74,5 +75,5 @@ def test_calls_made_alone_are_compared(compare):
 
 
 def test_a_lie_does_not_win(compare):
-    found = compare(SPIN.format(seconds=0.0003), LIAR)
+    found = compare(SPIN.format(seconds=0.0003), LIAR, max_seconds=10.0)
     assert found.comparison is None or found.comparison.verdict is not Verdict.FASTER
