@@ -98,7 +98,7 @@ def reports(tmp_path_factory, cache):
     arguments = [*inputs, *case.make_outputs(inputs)]
     found = children.run_children(tmp_path_factory.mktemp("ending"), tasks[:-1], arguments)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(children, "TIMEOUT_S", 8.0)  # torch is imported by now
+        patch.setattr(children, "TIMEOUT_S", 15.0)  # torch is imported by now
         found += children.run_children(tmp_path_factory.mktemp("hanging"), tasks[-1:], arguments)
     expected = (inputs[0] + inputs[1]) * inputs[2]
     assert found[0].outputs[0].equal(expected)
