@@ -331,10 +331,12 @@ def test_metrics(client: TestClient, store: Store) -> None:
     evaluate(store, task_id := submit(client))
     client.get(f"/tasks/{task_id}/events")
     until = time.monotonic() + 20
-    while "count 1" not in (text := client.get("/metrics").text) and time.monotonic() < until:
+    passed = 'fib_serve_evaluations_total{status="PASSED"} 3\n'
+    while passed not in (text := client.get("/metrics").text) and time.monotonic() < until:
         time.sleep(0.05)
+    assert passed in text
     assert 'fib_serve_tasks{status="completed"} 1\n' in text
-    assert 'fib_serve_evaluations_total{status="PASSED"} 3\n' in text
+    assert "count 1" in text
     assert 'fib_serve_requests_total{status="200"}' in text
     assert "fib_serve_workers_up 0\n" in text
 

@@ -80,12 +80,15 @@ if TYPE_CHECKING:
     Dataset = Union[TraceSet, str, Path]
 
 
-class Reason(NamedTuple):
-    """Why a run is excluded: the rule, and a short text with the figures.
+REASONS = (
+    "settings definition solution hardware target toolchain key stale status incorrect integrity "
+    "error latency"
+)
+"""The rules by which a run may be excluded."""
 
-    Rules are ``settings``, ``definition``, ``solution``, ``hardware``, ``target``, ``toolchain``,
-    ``key``, ``stale``, ``status``, ``incorrect``, ``integrity``, ``error`` and ``latency``.
-    """
+
+class Reason(NamedTuple):
+    """Why a run is excluded: the rule in `REASONS`, and a short text with the figures."""
 
     kind: str
     text: str
