@@ -24,7 +24,7 @@ from tests.engine_faults.rig import Kernel, Rig
 kept = []
 """What has to stay to the end."""
 
-ROUNDS = 25 if os.environ.get("FIB_TESTS_PROFILE") == "long" else 8
+ROUNDS = 25
 """How often everything is enabled and disabled in a storm."""
 
 

@@ -173,7 +173,7 @@ class TestDatasets:
         folder.put("traces/more.jsonl", text.replace("0.777", value) + "\n")
         table = ApplyTable.load_or_build(folder.root, hardware=HERE)
         assert table.match_solution("scale", key()) == "fast"
-        assert len(table.problems) == (value not in ("1e999", "Infinity"))
+        assert len(table.problems) == ("a" in value.lower())  # infinite ones are read, and refused
 
     def test_settings_without_a_default_are_of_their_definitions_alone(self, tmp_path):
         root = make.Folder.of(tmp_path / "dataset", [make.trace()]).root

@@ -6,6 +6,7 @@ import base64
 import binascii
 import math
 import struct
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import pydantic
@@ -117,6 +118,12 @@ def _not_negative(value: Any) -> Any:
     return number
 
 
+def _latency(value: Any) -> Any:
+    number = number_for_word(value)
+    # What JSON may hold and no float can is infinite, as in pydantic's own reader of JSON.
+    return math.inf if isinstance(number, int) and number > sys.float_info.max else number
+
+
 def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
     if ends[0] > ends[1]:
         raise ValueError("an interval must be [low, high], with low <= high")
@@ -125,7 +132,7 @@ def _in_order(ends: tuple[float, float]) -> tuple[float, float]:
 
 Error = Annotated[float, Field(strict=True), BeforeValidator(_not_negative), JsonWords]
 Duration = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Latency = Annotated[float, Field(strict=True, ge=0), BeforeValidator(number_for_word), JsonWords]
+Latency = Annotated[float, Field(strict=True, ge=0), BeforeValidator(_latency), JsonWords]
 Samples = Annotated[
     list[Duration],
     BeforeValidator(samples_from_json),
