@@ -29,3 +29,43 @@ def test_kernels_run_on_the_current_stream(build, make_solution, on_gpu):
     stream.synchronize()
     # On another stream the kernel would not have waited for the 3.
     assert torch.equal(found, (torch.full_like(y, 3.0) + y) * scale)
+
+
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": 2**power}) for power in range(4, 10)], key=["n"])
+@triton.jit
+def kernel(x, y, out, scale, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    total = tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside)
+    tl.store(out + at, total * scale, mask=inside)
+
+def run(x, y, scale):
+    out = torch.empty_like(x)
+    n = x.numel()
+    kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, y, out, scale, n)
+    return out
+"""
+
+
+def test_tuned_kernels_whose_configurations_are_compiled_together(build, make_solution, on_gpu):
+    x, y, scale = on_gpu
+    runnable = build(make_solution(TUNED))
+    for _ in range(2):
+        assert torch.equal(runnable(x, y, scale), (x + y) * scale)
+
+
+def test_workers_are_forked_from_what_has_not_opened_the_device(in_child):
+    done = in_child(
+        "import os, threading, torch, fib_builder_triton.preload\n"
+        "print(threading.active_count(), torch.cuda.is_initialized(), flush=True)\n"
+        "if not os.fork():\n"
+        "    torch.ones(1, device='cuda').add(1).item()\n"
+        "    os._exit(0)\n"
+        "print(os.wait()[1])\n"
+    )
+    assert done.stdout.split() == ["1", "False", "0"]

@@ -21,7 +21,11 @@ def fib_register_builders() -> tuple[BuilderSpec, ...]:
             devices=("cuda",),
             factory=_FACTORY,
             probe="fib_builder_triton.probe:probe",
-            preloads=(("cuda", "triton"), ("cuda", "triton.compiler")),
+            preloads=(
+                ("cuda", "triton"),
+                ("cuda", "triton.compiler"),
+                ("cuda", "fib_builder_triton.preload"),
+            ),
             summary="Triton kernels on a GPU, compiled at the first call",
         ),
         BuilderSpec(

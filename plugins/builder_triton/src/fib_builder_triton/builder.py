@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from fib_builder_triton import interpreter
+from fib_builder_triton import interpreter, tuning
 from fib_builder_triton.explain import explain
 from flashinfer_bench.compile import Builder, BuildError
 from flashinfer_bench.compile.toolkit import load_python
@@ -88,6 +88,8 @@ class TritonBuilder(Builder):
             logger.warning("solution %r: %s", solution.name, note)
         if interpreted:
             loaded = loaded._replace(function=interpreter.one_at_a_time(loaded.function))
+        else:
+            tuning.compile_at_once(loaded.package)
         return loaded.as_runnable(
             "triton",
             definition,
