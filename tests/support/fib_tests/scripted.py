@@ -209,6 +209,7 @@ class FakeCandidate(Candidate):
         overhead = self._milliseconds("OVERHEAD_MS", 0.01)
         if empty is not None:
             assert release is not None
+            release.prepare()
             release.fill()
             release.before()
             release.last()
@@ -218,6 +219,7 @@ class FakeCandidate(Candidate):
         self._events.append(("fire", self.pid, slot, timer))
         inputs = self._inputs[slot] if release is None else self._attached[slot]
         if release is not None:
+            release.prepare()
             release.fill()
             release.before()
             release.last()

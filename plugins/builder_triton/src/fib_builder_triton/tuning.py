@@ -42,8 +42,8 @@ def _change(tuner: Any) -> None:
     waiting: list[Any] = []
 
     def prune_configs(kwargs: dict[str, Any]) -> Any:
-        waiting[:] = configs = prune(kwargs)
-        return configs
+        waiting[:] = prune(kwargs)
+        return list(waiting)
 
     def bench(*args: Any, config: Any, **meta: Any) -> Any:
         if len(waiting) > 1:

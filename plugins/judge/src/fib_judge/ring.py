@@ -139,7 +139,7 @@ class Ring:
 
     def turn(
         self,
-        values: Sequence[Any],
+        draw: Callable[[], Sequence[Any]],
         rng: random.Random,
         *,
         secured: bool,
@@ -149,8 +149,8 @@ class Ring:
 
         Parameters
         ----------
-        values : sequence
-            Its inputs.
+        draw : callable
+            Returns its inputs.
         rng : random.Random
             Chooses what is written last, and what is looked at first.
         secured : bool
@@ -160,8 +160,7 @@ class Ring:
         """
         slot, self._next = self._next, (self._next + 1) % len(self)
         into = self.writes_there if into is None else into
-        tensors = [value for value in values if _is_tensor(value)]
-        return HostTurn(self, slot, rng, tensors, secured=secured, into=into)
+        return HostTurn(self, slot, rng, draw, secured=secured, into=into)
 
     def parts(self, slot: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the inputs, those that are tensors, and the outputs of a slot."""
@@ -395,9 +394,7 @@ class HostTurn(Turn):
     ----------
     ring, slot, rng, into
         As of `Ring.turn`.
-    tensors : sequence of torch.Tensor
-        The inputs that are tensors.
-    secured : bool
+    draw, secured
         As of `Ring.turn`.
     """
 
@@ -406,28 +403,38 @@ class HostTurn(Turn):
         ring: Ring,
         slot: int,
         rng: random.Random,
-        tensors: Sequence[torch.Tensor],
+        draw: Callable[[], Sequence[Any]],
         *,
         secured: bool,
         into: bool,
     ) -> None:
         super().__init__(ring, slot, rng, into=into)
-        self._secured = secured
+        self._draw, self._secured = draw, secured
         self.stopped = ring.nbytes > _AT_ONCE
+        self.drawn: Sequence[Any] = ()
+        self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._words: list[int] = []
+        self._waits: Sequence[float] = ()
+
+    def prepare(self) -> None:
+        """Draw inputs, and choose what of them is written last and what is looked at."""
+        ring, rng, slot, into = self._ring, self._rng, self.slot, self.into
+        self.drawn = self._draw()
+        tensors = [value for value in self.drawn if _is_tensor(value)]
         self._pairs = [
             (_flat(place), _flat(value.contiguous()))
             for place, value in zip(self._inputs, tensors, strict=True)
         ]
-        self._late: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._words: list[int] = []
-        self._waits: Sequence[float] = ()
+        # What is written last: where, what, and what lies there until then.
+        self._late: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         if self.stopped:
             for place, value in self._pairs:
                 part = _some(len(place), _LATE, rng)
-                self._late.append((place[part], value[part].clone()))
+                last = value[part].clone()
+                self._late.append((place[part], last, _shuffled(last)))
         elif self._pairs:
-            self._late.append((ring.room(slot), ring.packed(tensors, slot)))
+            packed = ring.packed(tensors, slot)
+            self._late.append((ring.room(slot), packed, packed))
         # What is looked at is chosen before, as the clock runs then.
         self._views: list[torch.Tensor] = []
         self._pieces: list[_Piece] = []
@@ -447,8 +454,8 @@ class HostTurn(Turn):
         if self.stopped:
             for into, value in self._pairs:
                 into.copy_(value)
-            for into, value in self._late:
-                into.copy_(_shuffled(value))
+            for into, _, until_then in self._late:
+                into.copy_(until_then)
             self._prepare()  # now that it stands still: it could make this take long
 
     def _prepare(self) -> None:
@@ -465,7 +472,7 @@ class HostTurn(Turn):
 
     def last(self) -> None:
         """Write what is left."""
-        for into, value in self._late:
+        for into, value, _ in self._late:
             into.copy_(value)
 
     def _look_at_one(self) -> Callable[[Sequence[int]], _Glimpse]:

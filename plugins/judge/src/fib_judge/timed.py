@@ -6,6 +6,7 @@ import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, cast
 
@@ -481,10 +482,11 @@ class Course:
             return self.attempt.fire(0, release=turns)
         if number is None:
             number = fresh_number(self._rng)
-        self.drawn = self.values.draw(number)
-        self.turn = turn = self.ring.turn(self.drawn, self._rng, secured=secured)
-        self.numbers, self._made = [number], [(self.drawn, turn)]
+        draw = partial(self.values.draw, number)
+        self.turn = turn = self.ring.turn(draw, self._rng, secured=secured)
         call = self.attempt.fire(turn.slot, release=turn)
+        self.drawn = list(turn.drawn)
+        self.numbers, self._made = [number], [(self.drawn, turn)]
         call = replace(call, waited_ms=turn.waited_ms)
         self.late = self.late or turn.late
         return call if self._overhead is None else self._overhead.timed(call, into=turn.into)
@@ -499,7 +501,7 @@ class Course:
         """
         given = self.values.given_on_device
         if self.attempt.session.device == "cpu":
-            turn = self.ring.turn(given, self._rng, secured=True, into=into)
+            turn = self.ring.turn(lambda: given, self._rng, secured=True, into=into)
             return self.attempt.fire(turn.slot, release=turn, empty=into)
         packed = [self.ring.packed(given)] * (1 if mode is None else mode.calls)
         how = {"into": into, "clocked": mode is None}

@@ -261,6 +261,9 @@ class Release:
 
     stopped = False
 
+    def prepare(self) -> None:
+        """Make what is to be written, while the process makes itself ready; of a call by itself."""
+
     def fill(self) -> None:
         """Write the inputs; the process waits for its release meanwhile."""
 

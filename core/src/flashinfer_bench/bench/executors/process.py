@@ -325,7 +325,9 @@ class ProcessCandidate(Candidate):
         """
         words = self._words
         assert words is not None
-        if self._await_spinning(words, deadline) is None:
+        words[GO] = ready = new_token()
+        release.prepare()
+        if self._await_word(words, SEEN, ready, deadline) is None:
             return None
         woken_ms = 0.0
         if release.stopped and self._memory >= 0:
