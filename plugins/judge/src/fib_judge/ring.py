@@ -456,9 +456,9 @@ class HostTurn(Turn):
                 into.copy_(value)
             for into, _, until_then in self._late:
                 into.copy_(until_then)
-            self._prepare()  # now that it stands still: it could make this take long
+            self._poison()  # now that it stands still: it could make this take long
 
-    def _prepare(self) -> None:
+    def _poison(self) -> None:
         """Poison outputs, and have what is secured in this core's caches."""
         for output in self._outputs if self.into else ():
             poison(output)
@@ -467,7 +467,7 @@ class HostTurn(Turn):
     def before(self) -> None:
         """See how long there has been no core."""
         if not self.stopped:
-            self._prepare()  # only now: calls are rehearsed until then
+            self._poison()  # only now: calls are rehearsed until then
         self._waits = self._ring.waits_ms()
 
     def last(self) -> None:

@@ -262,7 +262,7 @@ class Release:
     stopped = False
 
     def prepare(self) -> None:
-        """Make what is to be written, while the process makes itself ready; of a call by itself."""
+        """Make what is to be written, while the process gets ready; for `Candidate.fire`."""
 
     def fill(self) -> None:
         """Write the inputs; the process waits for its release meanwhile."""
