@@ -11,40 +11,19 @@ Exit code 1 if any was measured again or disputed, 3 if the time was not enough 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
 
-from common import FIB, parser, require_gpu, told, traces_of
+from common import ON_HOST, parser, require_gpu, run_fib, told, traces_of
 
-ON_HOST = "calls wait for the device"
 AGAIN = "measured twice"
 
 
 def name_of(trace: dict) -> str:
     """Name the solution and the workload of a trace."""
     return f"{trace['solution']} {trace['workload']['uuid'][:8]}"
-
-
-def run(dataset: Path, device: str, limit: float | None) -> tuple[float, bool]:
-    """Evaluate what has no trace yet; return the seconds, and whether all was done."""
-    command = [*FIB, "run", "--local", str(dataset), "--device", device]
-    began = time.monotonic()
-    with subprocess.Popen(
-        [*command, "--resume", "--seed", "1"], stdout=subprocess.DEVNULL
-    ) as process:
-        try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            code = None
-    if code not in (None, 0, 1):
-        raise SystemExit(f"fib run: exit code {code}")
-    return time.monotonic() - began, code is not None
 
 
 def main() -> int:
@@ -56,23 +35,20 @@ def main() -> int:
     require_gpu()
     import torch
 
-    before = {(t["solution"], t["workload"]["uuid"]) for t in traces_of(options.dataset)}
-    seconds, whole = run(options.dataset, options.device, options.seconds)
-    found = [
-        t
-        for t in traces_of(options.dataset)
-        if (t["solution"], t["workload"]["uuid"]) not in before
-    ]
-    logs = {name_of(t): t["evaluation"]["log"] or "" for t in found}
+    before = set(map(name_of, traces_of(options.dataset)))
+    seconds, whole = run_fib(options.dataset, options.device, "--resume", limit_s=options.seconds)
+    traces = {name_of(trace): trace["evaluation"] for trace in traces_of(options.dataset)}
+    found = {name: each for name, each in traces.items() if name not in before}
+    logs = {name: each["log"] or "" for name, each in found.items()}
     disputed = [name for name, log in logs.items() if "disputed" in log]
     again = [name for name, log in logs.items() if AGAIN in log]
-    wall = {name_of(t): t["evaluation"]["provenance"]["wall_s"] for t in found}
+    wall = {name: each["provenance"]["wall_s"] for name, each in found.items()}
     slowest = sorted(wall, key=wall.__getitem__, reverse=True)[:20]
     report = {
         "device": torch.cuda.get_device_name(options.device),
         "cores": os.cpu_count(),
         "evaluations": len(found),
-        "statuses": Counter(t["evaluation"]["status"] for t in found),
+        "statuses": Counter(each["status"] for each in found.values()),
         "wall_s": round(seconds, 1),
         "whole": whole,
         "measured_again": again,
@@ -84,9 +60,9 @@ def main() -> int:
             "slowest": {name: round(wall[name], 1) for name in slowest},
         },
         "not_passed": {
-            name_of(t): (t["evaluation"]["status"], logs[name_of(t)][-200:])
-            for t in found
-            if t["evaluation"]["status"] != "PASSED"
+            name: (each["status"], logs[name][-200:])
+            for name, each in found.items()
+            if each["status"] != "PASSED"
         },
     }
     return told(report, again or disputed) or (0 if whole else 3)

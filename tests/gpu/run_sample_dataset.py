@@ -16,10 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import EXPECTED, parser, require_gpu, sample_traces, told, wrong_verdicts
+from common import EXPECTED, ON_HOST, parser, require_gpu, sample_traces, told, wrong_verdicts
 
 RUNNERS = {"persistent": (), "isolated": ("--use-isolated-runner",)}
-ON_HOST = "calls wait for the device"
 
 
 def costs(traces: list[dict]) -> dict[str, float]:

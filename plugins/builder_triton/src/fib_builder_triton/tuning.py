@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def compile_at_once(package: str) -> None:
     """Make this so for the kernels that are global names in the modules of `package`."""
-    for tuner in {id(found): found for found in _tuners(package)}.values():
+    for tuner in set(_tuners(package)):
         _change(tuner)
 
 

@@ -139,7 +139,7 @@ class Ring:
 
     def turn(
         self,
-        draw: Callable[[], Sequence[Any]],
+        draw: Callable[[], list[Any]],
         rng: random.Random,
         *,
         secured: bool,
@@ -403,7 +403,7 @@ class HostTurn(Turn):
         ring: Ring,
         slot: int,
         rng: random.Random,
-        draw: Callable[[], Sequence[Any]],
+        draw: Callable[[], list[Any]],
         *,
         secured: bool,
         into: bool,
@@ -411,7 +411,7 @@ class HostTurn(Turn):
         super().__init__(ring, slot, rng, into=into)
         self._draw, self._secured = draw, secured
         self.stopped = ring.nbytes > _AT_ONCE
-        self.drawn: Sequence[Any] = ()
+        self.drawn: list[Any] = []
         self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._words: list[int] = []
         self._waits: Sequence[float] = ()

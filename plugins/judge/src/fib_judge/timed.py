@@ -485,7 +485,7 @@ class Course:
         draw = partial(self.values.draw, number)
         self.turn = turn = self.ring.turn(draw, self._rng, secured=secured)
         call = self.attempt.fire(turn.slot, release=turn)
-        self.drawn = list(turn.drawn)
+        self.drawn = turn.drawn
         self.numbers, self._made = [number], [(self.drawn, turn)]
         call = replace(call, waited_ms=turn.waited_ms)
         self.late = self.late or turn.late

@@ -325,11 +325,9 @@ class ProcessCandidate(Candidate):
         """
         words = self._words
         assert words is not None
-        words[GO] = ready = new_token()
-        release.prepare()
-        if self._await_word(words, SEEN, ready, deadline) is None:
+        if self._await_spinning(words, deadline, release.prepare) is None:
             return None
-        woken_ms = 0.0
+        thawed: Optional[float] = None
         if release.stopped and self._memory >= 0:
             frozen = self._freeze(deadline)
             try:
@@ -338,14 +336,12 @@ class ProcessCandidate(Candidate):
             finally:
                 thawed = time.perf_counter()  # before: with many processes it takes long
                 frozen.thaw()
-            spinning = self._await_spinning(words, deadline)
-            if spinning is None:
-                return None
-            woken_ms = (spinning - thawed) * _MS
         else:
             release.fill()
-            if self._await_spinning(words, deadline) is None:
-                return None
+        spinning = self._await_spinning(words, deadline)
+        if spinning is None:
+            return None
+        woken_ms = 0.0 if thawed is None else (spinning - thawed) * _MS
         release.before()
         look = partial(release.glance, words[ADDRESSES : ADDRESSES + MOST_OUTPUTS])
         clock, answered = time.perf_counter, [0.0]
@@ -367,9 +363,12 @@ class ProcessCandidate(Candidate):
         glance_ms = (seen - answered[0]) * _MS
         return wall_ms, secured_ms, words[ENQUEUED] / _NS_PER_MS, woken_ms, glance_ms
 
-    def _await_spinning(self, words: memoryview, deadline: Deadline) -> Optional[float]:
+    def _await_spinning(
+        self, words: memoryview, deadline: Deadline, meanwhile: Callable[[], object] = lambda: None
+    ) -> Optional[float]:
         """Wait until the process does nothing but look at the page."""
         words[GO] = word = new_token()
+        meanwhile()
         return self._await_word(words, SEEN, word, deadline)
 
     def _await_word(
